@@ -9,10 +9,10 @@ Problems are rows: a list of dictionaries or a data frame, with the columns of a
 `question` (or `prompt`, `problem`, `messages`) and `answer` (or `target`), optionally `id`, `kind`, `cluster`,
 `difficulty`. Numbers are those of `ttc eval`: the same verifiers, draws and intervals.
 
-Once a problem was answered, one that fails is a row with its error, and a check function that raises gives no verdict;
-before that, what fails is raised. Cost: the strategy's, and a millisecond a verdict. Left out: run folders, so nothing
-is resumed (`ttc eval --task FILE` keeps one), and several strategies at once: two results over the same rows are paired
-by their ids.
+Errors are raised until the first problem is answered. After that a failing problem is a row with its error, and a check
+function that raises gives no verdict. Cost: the strategy's, and a millisecond a verdict. Left out: run folders, so
+nothing is resumed (`ttc eval --task FILE` keeps one), and several strategies at once: two results over the same rows
+are paired by their ids.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ if TYPE_CHECKING:
     import pandas
 
 USUAL = Sampling(max_tokens=1024)
-"""How a task file is asked where nobody says it."""
+"""How a task file is asked by default."""
 
 
 class DataFrame(Protocol):
-    """A data frame of pandas or another library that has this method; polars' and datasets' own are known, too."""
+    """A data frame of pandas or another library with this method; frames of polars and datasets are known, too."""
 
     def to_dict(self, orient: Any, /) -> Any:
         """The rows as dictionaries, for orient "records"."""
@@ -237,20 +237,20 @@ async def aevaluate(
         scorer: for strategies that rank.
         verifier: what holds answers to targets.
         kind: answer kind: math, number, choice, exact, ...
-        columns: what holds question, answer, choices, ... in rows that call them otherwise, as `--set task.KEY=` does:
-            {"question": "passage,question", "answer": "label"}.
-        seed: keys all draws; a new one without it, which the result tells.
-        sampling: how tokens are drawn; without it the length is fitted to the model's context.
+        columns: the columns of question, answer, choices, ... if rows have other names for them, as `--set task.KEY=`
+            does: {"question": "passage,question", "answer": "label"}.
+        seed: keys all draws; if absent, a new one, which the result holds.
+        sampling: how tokens are drawn; if absent, the length is fitted to the model's context.
         thinking: caps and mode of thinking.
         budget: limits of a single problem.
-        concurrency: problems in flight; without it what keeps the engine busy.
-        prices: dollars per million tokens; without them what the server says, if it does.
+        concurrency: problems in flight; if absent, as many as keep the engine busy.
+        prices: dollars per million tokens; if absent, what the server says, if it does.
 
     Raises:
         ConfigError: a row, name, parameter or value that does not fit; nothing was spent.
-        TTCError: the engine, scorer or verifier is broken from the first problem on; what a function raises goes
-            through as it is then. Once a problem was answered and judged, what fails is a row with its error, or a
-            verdict `error`, and where the engine is gone, the rest is not asked: what was paid for comes back.
+        TTCError: the engine, scorer or verifier is broken from the first problem on; what a function raises then goes
+        through unchanged. Once a problem was answered and judged, a failure is a row with its error, or a verdict
+        `error`; if the engine is gone, the rest is not asked. What was paid for comes back.
     """
     if concurrency is not None:
         at_least("evaluate", 1, concurrency=concurrency)
@@ -287,7 +287,7 @@ evaluate = synchronous(aevaluate)
 
 
 _ROWS = (("to_dicts",), ("to_list",), ("to_dict", "records"))
-"""How tables give their rows: polars' frames, Hugging Face datasets, pandas' frames."""
+"""The methods by which tables give their rows: polars frames, Hugging Face datasets, pandas frames."""
 
 
 def _items(problems: Problems, kind: str | None, columns: Columns) -> list[Item]:
@@ -329,13 +329,13 @@ def _items(problems: Problems, kind: str | None, columns: Columns) -> list[Item]
 
 
 def _cells(row: Mapping[str, Any], read: frozenset[str]) -> dict[str, Any]:
-    """A row in Python's own values, without the empty cells of a data frame; an answer must be there."""
+    """A row as plain Python values, without the empty cells of a data frame; it must have an answer."""
     cells = {str(name): _native(value) if name in read else value for name, value in row.items()}
     return {name: value for name, value in cells.items() if name in ("answer", "target") or not _blank(value)}
 
 
 def _native(value: Any) -> Any:
-    """What is numpy's, as in a data frame that was read from parquet, as Python's own."""
+    """Numpy values, as in a data frame that was read from parquet, as plain Python values."""
     plain = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(plain, list | tuple):
         return [_native(part) for part in plain]
@@ -348,7 +348,7 @@ def _blank(value: object) -> bool:
 
 
 def _verifier(verifier: str | Verifier | CheckFunction | None, kind: str) -> Verifier:
-    """The verifier that was given, or that of the answer kind; one that is named stands behind a service."""
+    """The given verifier, or that of the answer kind; a named one runs behind a service."""
     if verifier is not None and not isinstance(verifier, str):
         return _Patient(as_verifier(verifier))
     check = CHECKS[kind]
@@ -357,7 +357,7 @@ def _verifier(verifier: str | Verifier | CheckFunction | None, kind: str) -> Ver
 
 
 class _Patient:
-    """A verifier of the user's own: what it raises once it has judged anything is a verdict, so nothing is lost."""
+    """A user's verifier: an error after its first verdict becomes a verdict, so nothing is lost."""
 
     def __init__(self, verifier: Verifier) -> None:
         self.name, self.version = verifier.name, verifier.version
@@ -446,7 +446,7 @@ def _labels(item: Item) -> dict[str, Any]:
 
 
 def _fails_all(error: Exception) -> bool:
-    """Whether it would fail every problem alike: what is configured, or code of the user's own."""
+    """Whether an error would fail every problem alike: a setting, or the user's own code."""
     first = leaf(error)
     return not isinstance(first, TTCError) or isinstance(first, ConfigError | Unsupported | PluginError)
 

@@ -8,10 +8,10 @@ is loaded.
 
     {"weights of model nano": "9f2c...", "strategy file mine.py": "77ab...", "problems of task arithmetic": "d01e..."}
 
-Names are for people: a folder that holds another run is refused by them. Of a model behind a server there are the
-digests of what is read of it here, its tokenizer as a rule; what the server says of it stands there as `served`. Cost:
-each weight file once, about a second per gigabyte, then remembered; the task's problems once. Left out: what a reward
-server says of itself; the versions of torch and of engines in this process.
+The names are for people: an error about a folder that holds another run uses them. A model behind a server is recorded
+by the digests of what is read here, usually its tokenizer; what the server says of the model is recorded as `served`.
+Cost: each weight file once, about a second per gigabyte, then remembered; the task's problems once. Left out: what a
+reward server says of itself; the versions of torch and of engines in this process.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class Arm:
 class Experiment:
     """Everything that decides the outcome, checked and not yet loaded.
 
-    `fit`: nobody asked for `sampling.max_tokens`, it is the task's, and where a problem's prompt leaves less of the
-    model's context, it is lowered to what is left. `problems_seed`: None where the task's problems do not depend on
-    one. `task_file`: the user's file that defines the task, if one does. `prices`: the user's; None: the server's.
+    `fit`: `sampling.max_tokens` is the task's default and not the user's choice, so it is lowered where a problem's
+    prompt leaves less of the model's context. `problems_seed`: None where the task's problems do not depend on one.
+    `task_file`: the user's file that defines the task, if one does. `prices`: the user's; None: the server's.
     """
 
     task: Task
@@ -107,7 +107,7 @@ TotalSpender: TypeAlias = Callable[..., Awaitable[Solve]]
 
 
 class Watcher(Protocol):
-    """Who is told how an evaluation goes on."""
+    """Observes the progress of an evaluation."""
 
     def loaded(self, capabilities: Capabilities) -> None:
         """The model is there, and nothing has been drawn."""
@@ -136,9 +136,9 @@ def arm_config(
     contents: Mapping[str, str] | None = None,
     served: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return what run.json holds: whatever may change a result, and nothing else (not the concurrency).
+    """Return what run.json holds: everything that may change a result, and nothing else (not the concurrency).
 
-    `contents` are the digests of what decides it, `served` what a server says of its model; None is not known yet.
+    `contents` are the digests of what decides it, `served` is what a server says of its model; None: not known yet.
     """
     scorer = experiment.scorer if arm.choice.takes_scorer else None
     return {
@@ -175,7 +175,7 @@ def settings_of(choice: StrategyChoice, temperature: float, usual: float | None)
     Args:
         choice: the strategy with its parameters.
         temperature: the run's, which the strategy may override.
-        usual: the temperature that needs no saying, the task's; None where each is said.
+        usual: the task's temperature, which is left out; None where every temperature is stated.
     """
     parameters = inspect.signature(choice.function).parameters
     changed = {
@@ -213,7 +213,7 @@ async def execute(
     arms = experiment.arms
     _checked_configs(experiment, [None] * len(arms))
     async with AsyncExitStack() as stack:
-        # One that hangs or raises costs its verdict, not the run. Golds stand in for its known cases.
+        # A verifier that hangs or raises costs its verdict, not the run. Golds stand in for its known cases.
         verifier = Service(experiment.verifier.create_verifier())
         stack.push_async_callback(verifier.close)
         check_golds(experiment.items, verifier, experiment.task)
@@ -244,7 +244,7 @@ def _checked_configs(
     contents: Sequence[Mapping[str, str] | None],
     served: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
-    """What run.json of every arm holds, as far as it is known; refuses folders that hold other runs."""
+    """The content of each arm's run.json, as far as it is known; refuses folders that hold other runs."""
     configs = [arm_config(experiment, arm, own, served) for arm, own in zip(experiment.arms, contents, strict=True)]
     for arm, config in zip(experiment.arms, configs, strict=True):
         check_folder(arm.folder, config, experiment.items)
@@ -274,7 +274,7 @@ def _arm_contents(experiment: Experiment, arm: Arm) -> dict[str, str]:
 
 
 def _check_length(experiment: Experiment, engine: Engine) -> None:
-    """Refuse a length that no prompt leaves room for; a default is fitted to each prompt instead."""
+    """Refuse a length that exceeds the context; a default length is fitted to each prompt instead."""
     length, context = experiment.sampling.max_tokens, engine.capabilities.max_context
     if not experiment.fit and length > context:
         raise ConfigError(f"--max-tokens {length} exceeds the context of {engine.capabilities.model}: {context} tokens")
@@ -340,7 +340,7 @@ class _Running:
             self.spend_total is not None
             and self.spends_total(arm)
             and not is_whole(arm.folder, experiment.items, retry_errors=self.retry_errors)
-        ):  # of a run that is only read again the planner would ask the problems that failed
+        ):  # the planner would ask the failed problems of a run that is only read again
             with held(arm.folder, config):
                 solver = await self.spend_total(
                     arm.folder,
@@ -367,7 +367,7 @@ class _Running:
         )
         model = experiment.engine.model or self.engine.capabilities.model
         prices = experiment.prices or (self.loaded.prices if isinstance(self.loaded, Priced) else None)
-        counting = (stored_config(arm.folder) or config).get(COUNTED)  # of an older run that only had to be read
+        counting = (stored_config(arm.folder) or config).get(COUNTED)  # an older run that only had to be read
         summary = summarise(records, {**config, COUNTED: counting})
         entry = with_dollars({**summary, "model": model, "records": "."}, prices)
         put_summary(arm.folder, entry)
@@ -385,12 +385,12 @@ def limits(experiment: Experiment, arm: Arm) -> Budget | None:
 
 
 _WAITING = 2
-"""Draws at hand for each one that runs: a search waits for its scorer meanwhile."""
+"""Draws in flight for each one that runs: a search may be waiting for its scorer."""
 _FEWEST = 64
 
 
 def problems_in_flight(engine: Engine, choice: StrategyChoice) -> int:
-    """Return how many problems keep an engine busy: as many as twice what it runs at once has room for, at least 64."""
+    """Return how many problems keep an engine busy: enough for twice the draws that it runs at once, at least 64."""
     n = choice.all_params().get("n")
     width = n if isinstance(n, int) and n > 0 else 1
     return max(_FEWEST, -(-_WAITING * engine.capabilities.max_concurrency // width))

@@ -1,23 +1,23 @@
-"""Resumable runs: every problem is solved, verified and recorded once, whatever kills the process in between.
+"""Resumable runs: every problem is solved, verified and recorded once, even if the process is killed in between.
 
 A run is a folder. `run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per
-problem, synced to the disk before the next one. Starting again with the same configuration goes on where the file ends;
-another configuration is refused by the name of what differs. A run grows by a larger limit: its problems are the first
-of more, and only the others are asked. What decided the results stands in it by content (`contents`, see
-`evals.experiment`), so other weights under the same path are another run. Problems are keyed by id and seeds by (run
+problem, synced to the disk before the next one. Starting again with the same configuration continues where the file
+ends; another configuration is refused, naming what differs. A larger limit extends a run: its problems are the first of
+the larger set, and only the others are asked. run.json records what decided the results by content (`contents`, see
+`evals.experiment`), so other weights under the same path make another run. Problems are keyed by id and seeds by (run
 seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a deterministic engine.
 
-A problem that fails is a record with its `error`, kept on resume unless errors are retried: then it is asked again,
-and an answer without a verdict is only judged again, since it is paid for. What would fail every problem alike (a bad
+A problem that fails is a record with its `error`, kept on resume unless errors are retried: then it is asked again, and
+an answer without a verdict is only judged again, since it was paid for. What would fail every problem alike (a bad
 parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's own that fails on
-each of the first `MAX_STREAK` problems) stops the run; as a failure may come sooner than an answer, what is under way
-ends first and may disprove it (`Trust`). What a failed problem had cost is in its record's provenance
-(`spent`) and counts in every total, also where it was retried (`spent_before`). A run.json that was lost, emptied or
-cut is written anew by the command that made the run: its records bear the configuration's digest.
+each of the first `MAX_STREAK` problems) stops the run. As failures often come sooner than answers, problems in flight
+end first and may disprove it (`Trust`). The cost of a failed problem is in its record's provenance (`spent`) and counts
+in every total, also after a retry (`spent_before`). A run.json that was lost, emptied or cut is written anew by the
+command that made the run: its records bear the configuration's digest.
 
-Records are nowhere but on the disk, so memory does not grow with them: `StoredRecords` keeps where each line begins,
-eight bytes a problem. Every pass reads and decodes the file again (about a millisecond for a record of twenty
-kilobytes), so whoever needs several things takes them in one pass. Runs below `HELD_BYTES` are simply lists.
+Records live only on the disk, so memory does not grow with them: `StoredRecords` keeps where each line begins, eight
+bytes a problem. Every pass reads and decodes the file again (about a millisecond for a record of twenty kilobytes), so
+code that needs several things should take them in one pass. Runs below `HELD_BYTES` are simply lists.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ SERVED = "served"
 COUNTED = "counting"
 """The key that holds how FLOPs are counted (`ttc.session.meter.COUNTING`); older runs have none."""
 MAX_STREAK = 8
-"""So many problems in a row that fail in the engine mean that the engine is gone; of the first ones, in a plug-in, that
-it never works."""
+"""This many engine failures in a row mean that the engine is gone; this many plug-in failures at the start, that the
+plug-in never works.
+"""
 
 Solve = Callable[[Problem], Awaitable[Answer]]
 OnRecord = Callable[[Record], None]
@@ -105,10 +106,9 @@ async def evaluate(
 ) -> Sequence[Record]:
     """Solve and verify what `folder` does not hold yet; return all records in the order of `items`.
 
-    They are read from the folder, and where they are many not before they are looked at (`evals.run_folder`).
-    `started`, of the monotonic clock, is when the work of this session began, if it was before this call. `on_kept` is
-    told how many records are kept, `on_record` each new one. Cancelling leaves a folder that can be
-    continued.
+    The records are read from the folder; a large run's only when they are used (`evals.run_folder`). `started`
+    (monotonic clock) is when the work of this session began, if before this call. `on_kept` gets the number of records
+    kept, `on_record` each new one. Cancelling leaves a folder that can be continued.
 
     Raises:
         ConfigError: the folder holds another run, or its records belong to other data.
@@ -140,10 +140,10 @@ async def evaluate(
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a folder holds of the items that are asked for, each by its index.
+    """What a folder holds of the requested items, by their index.
 
-    `places` says where its record stands, -1 where it is to be made; `unjudged` where those stand whose answers are
-    only judged again; `spent_before` what failed ones that are made again had cost.
+    `places` says where each record is, -1 where it must be made. `unjudged` says where the records are whose answers
+    are only judged again. `spent_before` is what failed problems that are asked again had cost.
     """
 
     places: MutableSequence[int]
@@ -153,7 +153,7 @@ class _Kept:
 
 
 def _kept(path: Path, items: Sequence[Item], folder: Path, *, retry_errors: bool) -> _Kept:
-    """Read the records of a folder; raises ConfigError where they are of other data, RecordError for a broken one."""
+    """Read the records of a folder; raises ConfigError if they are of other data, RecordError for a broken one."""
     places = array("q", [-1]) * len(items)
     unjudged: dict[int, int] = {}
     spent_before: dict[int, Usage] = {}
@@ -181,8 +181,8 @@ def _kept(path: Path, items: Sequence[Item], folder: Path, *, retry_errors: bool
 class Trust:
     """Whether to begin problems while others fail.
 
-    Failures come soon and answers late, so that many failures in a row may only be the first to end. While an `error`
-    would stop the run nobody begins, until what is under way has disproved it or has ended, too.
+    Failures come early and answers late, so many failures in a row may only be the first to end. While an `error` would
+    stop the run, no problem begins until those in flight have disproved it or ended, too.
     """
 
     def __init__(self) -> None:
@@ -191,7 +191,7 @@ class Trust:
         self._under_way, self._change = 0, asyncio.Event()
 
     async def begin(self) -> Exception | None:
-        """Count one more as under way once there is trust; return the error that stops the run where there is none."""
+        """Count one more in flight once there is trust; return the error that stops the run where there is none."""
         while self.error is not None:
             if not self._under_way:
                 return self.error
@@ -200,7 +200,7 @@ class Trust:
         return None
 
     def end(self, error: Exception | None) -> None:
-        """Count one as ended, after which `error` would stop the run; None restores the trust."""
+        """Count one as ended; `error` would stop the run from now on, None restores the trust."""
         self._under_way -= 1
         self.error = error
         self._change.set()
@@ -208,7 +208,7 @@ class Trust:
 
 
 class _Writer:
-    """Appends records, remembers where they stand, and knows when engine or plug-in keep failing."""
+    """Appends records, remembers where they are, and notices when the engine or a plug-in keeps failing."""
 
     def __init__(
         self,
@@ -252,11 +252,11 @@ class _Writer:
         self.trust.end(self._stops_by(error))
 
     def _stops_by(self, error: BaseException | None) -> Exception | None:
-        """The error that stops the run, unless what is under way disproves it."""
+        """The error that stops the run, unless problems in flight disprove it."""
         self._num_written += 1
         self._num_faults += isinstance(error, PluginError)
         if self._num_faults == self._num_written >= MAX_STREAK:
-            return PluginError(f"{error}; so did the first {MAX_STREAK} problems: mend it, and add --retry-errors")
+            return PluginError(f"{error}; so did the first {MAX_STREAK} problems: fix it, and add --retry-errors")
         in_engine = isinstance(error, EngineError) and not isinstance(error, UNANSWERABLE)
         self._streak = self._streak + 1 if in_engine else 0
         if self._streak < MAX_STREAK:
@@ -276,7 +276,7 @@ async def _work(
     verifier: Verifier,
     writer: _Writer,
 ) -> None:
-    """Take problems from the shared iterator until it is empty; those that are `answered` are only judged."""
+    """Take problems from the shared iterator until it is empty; those in `answered` are only judged."""
     for index, item in todo:
         stop = await writer.trust.begin()
         if stop is not None:
@@ -294,8 +294,8 @@ async def _work(
 
 
 async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:
-    """Return the verdicts of the answer and then those of its candidates; equal submissions are verified once."""
-    judges_form = item.problem.kind == "format"  # only then the thinking matters, and hardly two are equal
+    """Return the verdict of the answer and then those of its candidates; equal submissions are verified once."""
+    judges_form = item.problem.kind == "format"  # only such a verifier reads the thinking
     paths: list[Answer | Candidate] = [answer, *answer.candidates]
     submissions = [Submission(path.text, path.thinking if judges_form else "", path.finish_reason) for path in paths]
     unique = list(dict.fromkeys(submissions))
@@ -305,7 +305,7 @@ async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Ve
 
 
 _HINTS = {"limit": "; a run grows by a larger limit only", "fit": " (it is false where --max-tokens is given)"}
-"""What a name in run.json that is refused leaves open."""
+"""Hints for names in run.json that are refused."""
 
 
 def check_folder(
@@ -313,9 +313,8 @@ def check_folder(
 ) -> None:
     """Refuse a folder that holds another run, naming what differs; a new folder is fine.
 
-    What is None of `contents` and `served` in `config` is not known yet, and not compared. Where `items`, all that are
-    asked for now, only go on behind those of the folder, it holds the same run; else a problem that changed is looked
-    for among them, to be named.
+    Entries of `contents` and `served` in `config` that are None are not known yet, and not compared. `items` are all
+    that are asked for now: the run is the same if they begin with the folder's; else the error names one that changed.
     """
     config_there = readable_config(folder)
     if config_there is None:
@@ -368,10 +367,10 @@ def _as_named_there(there: Mapping[str, Any], config: Mapping[str, Any]) -> Mapp
 
 
 def _check_orphans(folder: Path, config: Mapping[str, Any], items: Sequence[Item]) -> None:
-    """Refuse what a run has paid for where its run.json is lost, unless the last record says that `config` made it.
+    """Refuse records whose run.json is lost, unless the last record says that `config` made it.
 
-    Each record bears the digest of the configuration that made it, so run.json can be written anew, also where a run
-    that was whole grows now. What is not known yet of `config` leaves it open.
+    Each record bears the digest of the configuration that made it, so run.json can be written again, even for a
+    finished run that grows now. Parts of `config` that are not known yet leave the question open.
     """
     if None in (config.get(CONTENTS, {}), config.get(SERVED, {})) or not _has_begun(folder):
         return
@@ -389,7 +388,7 @@ def _check_orphans(folder: Path, config: Mapping[str, Any], items: Sequence[Item
 
 
 def _counts_otherwise(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a folder holds what another way to count FLOPs has counted; one total cannot be made of both."""
+    """Whether a folder's FLOPs were counted in another way; the two cannot be added up."""
     there = stored_config(folder) or config
     return COUNTED in config and there.get(COUNTED) != config[COUNTED] and _has_begun(folder)
 
@@ -402,12 +401,12 @@ def _other_counting(folder: Path) -> ConfigError:
 
 
 def _has_begun(folder: Path) -> bool:
-    """Whether a run has written down anything that it paid for."""
+    """Whether a run has recorded anything that it paid for."""
     return any(path.stat().st_size for path in folder.glob("*.jsonl"))
 
 
 def is_whole(folder: Path, items: Sequence[Item], *, retry_errors: bool = False) -> bool:
-    """Whether there is a record of every problem, so that none is asked; a failed one counts unless it is retried."""
+    """Whether every problem has a record, so that none is asked; a failed one counts unless it is retried."""
     path = folder / RECORDS
     records = (record for _, record in store.scan(path)) if path.is_file() else ()
     failed = {record.problem.id: record.error is not None for record in records}
@@ -430,7 +429,7 @@ def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Se
 
 
 def _before_growth(there: Mapping[str, Any], config: Mapping[str, Any], items: Sequence[Item]) -> Mapping[str, Any]:
-    """The configuration with the limit of the folder and its problems, where it asks for those and more."""
+    """The configuration with the folder's limit and problems, if it asks for these and more."""
     before = there.get("limit")
     if not isinstance(before, int) or not _grows(config, before):
         return config
@@ -442,16 +441,16 @@ def _before_growth(there: Mapping[str, Any], config: Mapping[str, Any], items: S
 
 
 def _grows(config: Mapping[str, Any], before: int) -> bool:
-    """Whether a run of `before` problems may become that of `config`.
+    """Whether a run of `before` problems may grow to that of `config`.
 
-    A strategy that spends a total over all problems would have spent it otherwise on more: it does not grow.
+    Not with a strategy that spends a total over all problems: it would have spent it differently on more.
     """
     now, spends_total = config.get("limit"), (config.get("params") or {}).get("total") is not None
     return (now is None or now > before) and not spends_total
 
 
 def _with_limit(config: Mapping[str, Any], items: Sequence[Item], limit: int) -> Iterator[dict[str, Any]]:
-    """The configuration of a smaller run: its problems are the first of `items`, or where those are all, a sample."""
+    """The configuration of a smaller run: its problems are the first of `items`, or a sample where those are all."""
     contents = config.get(CONTENTS)
     for part in (islice(items, limit), sample(items, limit)):
         asked = None if contents is None else {**contents, _problems_of(config): problems_digest(part)}
@@ -459,13 +458,13 @@ def _with_limit(config: Mapping[str, Any], items: Sequence[Item], limit: int) ->
 
 
 def _problems_of(config: Mapping[str, Any]) -> str:
-    """The name among `contents` of the problems that are asked."""
+    """The entry of `contents` that names the problems asked."""
     return f"problems of task {config.get('task')}"
 
 
 @contextmanager
 def held(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) -> Iterator[store.RecordFile]:
-    """Hold a folder, made where there is none, against other processes, its run.json written; with its open records.
+    """Lock a folder (created if needed) against other processes, write its run.json, and return its open records.
 
     Raises ConfigError where another process holds it, and like `check_folder`.
     """
@@ -477,7 +476,7 @@ def held(folder: Path, config: Mapping[str, Any], items: Sequence[Item] = ()) ->
 
 
 def _claim(folder: Path, config: Mapping[str, Any], items: Sequence[Item]) -> None:
-    """Write run.json where the folder is new or the run grows; by now another process may have made it another run."""
+    """Write run.json where the folder is new or the run grows; by now another process may have put its run there."""
     check_folder(folder, config, items, names_problem=False)
     there = readable_config(folder)
     if there is not None and _has_begun(folder):  # what is there stays counted as it was
@@ -521,13 +520,13 @@ def _latest(records: Sequence[Record], path: Path) -> dict[str, Record]:
 
 
 def _is_open(record: Record) -> bool:
-    """Whether a problem failed, or its verifier did not decide on an answer of it: it may be taken up again."""
+    """Whether a problem may be run again: it failed, or its verifier did not decide on an answer of it."""
     verdicts = (record.verdict, *record.verdicts)
     return record.error is not None or any(each is not None and each.status in NO_VERDICT for each in verdicts)
 
 
 def _check_once(failed: dict[str, bool], record: Record, path: Path) -> None:
-    """Note whether a problem may be taken up again; only then another record of it may follow."""
+    """Note whether a problem may be run again; only then may another record of it follow."""
     name = record.problem.id
     if failed.get(name) is False:
         raise RecordError(f"{path}: problem {name!r} is recorded twice")
@@ -543,11 +542,11 @@ def _check_same_data(record: Record, item: Item | None, folder: Path) -> None:
 
 
 HELD_BYTES = 8 << 20
-"""A file of this size becomes about six times as large in memory."""
+"""A file is about six times as large in memory."""
 
 
 class StoredRecords(Sequence[Record]):
-    """Records of a file by the places of their lines; read-only, and true as long as the file is only appended to."""
+    """Records of a file by the places of their lines; read-only, and valid as long as the file is only appended to."""
 
     def __init__(self, path: Path, places: Sequence[int]) -> None:
         """`places` are in the order in which the records are wanted."""
@@ -570,7 +569,7 @@ class StoredRecords(Sequence[Record]):
     def __getitem__(self, index: slice) -> StoredRecords: ...
 
     def __getitem__(self, index: int | slice) -> Record | StoredRecords:
-        """Read one, or give a part that is not read yet."""
+        """Read one record, or return a slice that is still unread."""
         if isinstance(index, slice):
             return StoredRecords(self._path, self._places[index])
         with self._path.open("rb") as file:
@@ -578,6 +577,6 @@ class StoredRecords(Sequence[Record]):
 
 
 def stored(path: Path, places: Sequence[int]) -> Sequence[Record]:
-    """The records at `places` of the file at `path`: a list where the file is small, else read when looked at."""
+    """The records at `places` of the file at `path`: a list where the file is small, else read on access."""
     records = StoredRecords(path, places)
     return records if path.stat().st_size > HELD_BYTES else list(records)

@@ -1,10 +1,10 @@
-"""A task: which problems, what they should give, how they are asked and how answers are checked.
+"""A task: its problems and targets, how they are asked, and how answers are checked.
 
     Task = name + answer kind + verifier + sampling defaults + a loader of items
 
 A task is made by a factory in `evals/tasks/`, whose keyword parameters are what a user may choose (level, split, data).
-Targets stay in items: only the runner sees them, and hands them only to the verifier. Tasks whose problems are made
-share two splits, problems without end (`distinct`) and texts to learn a made-up language from (`Texts`).
+Targets stay in items: only the runner sees them, and hands them only to the verifier. For tasks whose problems are
+generated there are endless distinct problems (`distinct`) and texts to learn a made-up language from (`Texts`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Item:
 
     @property
     def group(self) -> str:
-        """What it weighs together with."""
+        """The name of what it is weighed together with."""
         return self.cluster or self.problem.id
 
 
@@ -84,7 +84,7 @@ CHECKS: Mapping[str, VerifierSpec] = {
 """The verifier of each answer kind."""
 
 MAX_LIMIT = 10_000_000
-"""More problems than any task holds; a task that makes its problems would go on making them."""
+"""More problems than any task holds; without a limit, a task that generates its problems would never stop."""
 Loader = Callable[[int | None, int], Iterable[Item]]
 """(limit or None for all, seed of a procedural task) -> items."""
 
@@ -93,9 +93,9 @@ Loader = Callable[[int | None, int], Iterable[Item]]
 class Task:
     """What a task factory returns.
 
-    `params` are the factory's own parameters, for the record of the run; `note` is what a user should know before it;
-    `verifier` is needed when the answer kind alone does not decide how answers are checked; `procedural` says that a
-    seed picks the problems. A limit holds for each of its `num_parts`.
+    `params` are the factory's own parameters, for the record of the run; `note` is what a user should know before a
+    run; `verifier` is needed when the answer kind alone does not decide how answers are checked; `procedural` says that
+    a seed picks the problems. A limit applies to each of its `num_parts`.
     """
 
     name: str
@@ -109,16 +109,16 @@ class Task:
     num_parts: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a kind of answers that there is not."""
+        """Refuse an unknown answer kind."""
         if self.kind not in KINDS:
             known = f"{nearest(self.kind, tuple(KINDS))} (known: {', '.join(KINDS)})"
-            raise ConfigError(f"task {self.name}: kind: there is no kind of answers {self.kind!r}{known}")
+            raise ConfigError(f"task {self.name}: kind: there is no answer kind {self.kind!r}{known}")
         if self.verifier is None and self.kind not in CHECKS:
             raise ConfigError(f"task {self.name}: kind {self.kind} has no verifier of its own: name one")
 
     @property
     def check(self) -> VerifierSpec:
-        """How its answers are verified: by its own verifier, or by the one of its answer kind."""
+        """How its answers are verified: by its own verifier, or that of its answer kind."""
         return self.verifier or CHECKS[self.kind]
 
     def items(self, limit: int | None, seed: int) -> list[Item]:
@@ -126,7 +126,7 @@ class Task:
         return list(self.sequence(limit, seed))
 
     def sequence(self, limit: int | None, seed: int) -> Sequence[Item]:
-        """`items`, but where the loader's own sequence makes each item as it is looked at, that sequence itself."""
+        """`items`, or the loader's own sequence where that makes each item on access."""
         if limit is not None and not 1 <= limit <= MAX_LIMIT:
             raise ConfigError(f"limit must be >= 1 and <= {MAX_LIMIT}, or absent, got {limit}")
         loaded = self.load(limit, seed)
@@ -134,7 +134,7 @@ class Task:
         if not items:
             raise ConfigError(f"task {self.name} has no problems")
         if limit is not None and len(items) > limit * self.num_parts:
-            items = sample(items, limit * self.num_parts)  # a loader that gives all whatever the limit
+            items = sample(items, limit * self.num_parts)  # a loader that ignores the limit
         ids: set[str] = set()
         for item in items:
             if item.problem.id in ids:
@@ -163,9 +163,9 @@ def gold_text(target: TargetLike) -> str:
 
 
 def choice_target(letter: str, text: str, options: Sequence[str]) -> TargetLike:
-    """The letter of the right option and its text, which answers as well; the letter alone where it could be another's.
+    """The letter of the right option and its text, which counts too; the letter alone where the text is ambiguous.
 
-    A text that is a letter itself, that two of the `options` have, or that is longer than any answer is left out.
+    A text that is itself a letter, that two of the `options` share, or that is longer than any answer is left out.
     """
     key = text_key(text)
     is_another = len(key.strip("(). ")) <= 1 and not key.isdigit()
@@ -184,7 +184,7 @@ def shuffled(name: str, count: int) -> list[int]:
 
 
 def boxed_question(text: str) -> tuple[Message, ...]:
-    """Return the user turn that asks `text` and for a boxed answer."""
+    """Return the user turn that asks `text` and wants a boxed answer."""
     return (Message("user", f"{text}\n\n{BOXED}"),)
 
 
@@ -201,7 +201,7 @@ def sample(items: Sequence[Item], limit: int | None) -> list[Item]:
 
 
 def program_question(text: str) -> tuple[Message, ...]:
-    """Return the user turn that asks `text` and for a program."""
+    """Return the user turn that asks `text` and wants a program."""
     return (Message("user", f"{text.strip()}\n\n{PROGRAM}"),)
 
 
@@ -211,9 +211,9 @@ def code_block(code: str) -> str:
 
 
 def problems_digest(items: Iterable[Item]) -> str:
-    """Return the digest of problems in their order, as they are asked, with what a verifier holds.
+    """Return the digest of problems in order, as they are asked, with their targets.
 
-    A row of the data that a limit leaves out does not count.
+    Rows of the data beyond a limit do not count.
     """
     return digest_of(_row(item) for item in items)
 
@@ -227,7 +227,7 @@ def _row(item: Item) -> list[object]:
 # -- problems that are made --------------------------------------------------------------------------------------------
 Split: TypeAlias = Literal["train", "eval"]
 MAX_REPEATS = 1000
-"""So many draws in a row that were there before mean that there are no others."""
+"""This many repeated draws in a row mean that there are no others."""
 Drawn = TypeVar("Drawn")
 
 
@@ -236,7 +236,7 @@ class Texts:
     """Texts of a made-up language, at most `max_length` tokens long: what `train.corpora` makes a corpus of.
 
     `words` are its vocabulary beside the marks of thinking, `pattern` the regular expression of one word. `sample(rng)`
-    gives a text; `pair(rng)` gives it as prompt and answer, where the language knows the two apart.
+    gives a text; `pair(rng)` gives it as prompt and answer, where the language has both.
     """
 
     words: Sequence[str]

@@ -1,10 +1,10 @@
 """Train 30 million parameters on one GPU: `python -m train.gpu --out build/gpu-train --results DIR --seed 1`.
 
-The recipe `train/gpu.toml` in pieces: after `--minutes` the run is ended, wherever it is, and the same command goes on
-from its last checkpoint; exit status 3 says that there is more to do. Needs torch, transformers and numpy, and nothing
-installed: it runs from a bare tree. `--out` keeps checkpoints and models (some GB), `--results` gets what is worth
-carrying away, a few hundred kB: metrics, alarms, and at the end per family and level the accuracy before and after,
-greedy and sampled, with paired 95 % intervals. `--preset tiny` shows in a minute on a CPU that all of it works.
+Runs the recipe `train/gpu.toml` in pieces: after `--minutes` the run is ended, wherever it is, and the same command
+resumes from its last checkpoint; exit status 3 means that there is more to do. Needs torch, transformers and numpy, and
+nothing installed: it runs from a bare tree. `--out` keeps checkpoints and models (some GB), `--results` gets the small
+files worth keeping, a few hundred kB: metrics, alarms, and at the end per family and level the accuracy before and
+after, greedy and sampled, with paired 95 % intervals. `--preset tiny` shows in a minute on a CPU that all of it works.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PRESETS = {"gpu": Preset(None, "cuda", 200), "tiny": Preset("tiny", "cpu", 4)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one piece, or all that is left when it fits; returns the exit status."""
+    """Run one piece, or all that is left if it fits; returns the exit status."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     preset = PRESETS[options.preset]
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _work(options: argparse.Namespace, preset: Preset) -> None:
-    """Train what is not trained yet, measure what is not measured yet."""
+    """Train and measure what is still missing."""
     run = options.out / "run"
     torch.set_num_threads(options.threads)
     recipe = read_recipe(str(Path(__file__).with_suffix(".toml")), scale=preset.scale)
@@ -118,7 +118,7 @@ async def _answers(model: Path, path: Path, preset: Preset, seed: int) -> dict[s
 
 
 def _facts(model: Path, preset: Preset) -> dict[str, Any]:
-    """What ran, and where."""
+    """Facts about the run and the machine."""
     return {
         "recipe": "train/gpu.toml",
         "parameters": num_parameters(load_model(model, "cpu")),
@@ -130,7 +130,7 @@ def _facts(model: Path, preset: Preset) -> dict[str, Any]:
 
 
 def _carry(out: Path, results: Path) -> None:
-    """Copy what is small and worth keeping."""
+    """Copy the small files worth keeping."""
     run = out / "run"
     if (out / "families.json").is_file():
         shutil.copy(out / "families.json", results)

@@ -1,4 +1,4 @@
-"""What the training package can be extended with: one file, one function of its name.
+"""The extension points of the training package: one file with one function of its name.
 
     train/advantages/NAME.py     from the rewards of a batch to a weight per token
     train/losses/NAME.py         the policy-gradient term per token
@@ -10,12 +10,12 @@
 A recipe names one with its parameters on one line, `NAME:KEY=VALUE,...`; `make` reads it.
 
 Fields that several kinds of stage share are written once, as a frozen dataclass that a stage takes as a parameter
-(`ttc.config.signatures`); a recipe names each by itself:
+(`ttc.config.signatures`); a recipe sets each separately:
 
     def sft(*, data: str | None = None, course: FitFields) -> Stage: ...        data = "rows.jsonl"
                                                                                 steps = 100
 
-A kind that wants another default says so in a subclass.
+A kind with another default overrides it in a subclass.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def make(registry: Registry, spec: str) -> Any:
 
 
 def make_task(spec: str) -> Task:
-    """Return the task named by `spec`, with its parameters; its rows are those of the folder TTC_DATA, if it is set."""
+    """Return the task named by `spec`, with its parameters; its rows come from the folder TTC_DATA, if that is set."""
     name, options = parse_spec(spec)
     supply = {"data": os.environ[DATA]} if os.environ.get(DATA) and "data" not in options else {}
     task: Task = TASKS.checked(name, call(load_task(name), options, supply=supply))

@@ -11,14 +11,14 @@
 `await ttc.arun(...)` and `await ttc.aevaluate(...)` are the asynchronous forms; both kinds work in a notebook.
 `ttc.solve_all` runs many problems at once. Strategy, scorer and verifier may be names, objects or functions.
 
-Names are resolved on first use: `import ttc` itself loads neither torch nor anything else that is heavy.
+Names are resolved on first use: `import ttc` itself loads no torch or other heavy package.
 """
 
 from __future__ import annotations
 
 import importlib
 
-TYPE_CHECKING = False  # typing takes a while to import, in which Ctrl-C would show a traceback
+TYPE_CHECKING = False  # importing typing takes a while, and Ctrl-C would show a traceback
 
 if TYPE_CHECKING:
     from evals.door import EvaluatedProblem, Evaluation, aevaluate, evaluate

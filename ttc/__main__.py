@@ -1,4 +1,4 @@
-"""`python -m ttc` and the command `ttc`: nothing is imported before an interrupt would end in one line."""
+"""`python -m ttc` and the command `ttc`; imports wait until Ctrl-C is handled, so that it never shows a traceback."""
 
 import os
 import sys

@@ -1,8 +1,8 @@
 """Run coroutines at once, and end them cleanly.
 
-Results come in order; the first failure is raised as it is, and its siblings are cancelled and awaited. Also here: the
+Results come in order; the first failure is raised unchanged, and its siblings are cancelled and awaited. Also here: the
 event loop for a thread that does nothing else (uvloop's where it is installed, which costs about half as much), and
-what a signal asks of work that can end between two steps (`StopRequest`).
+signals as requests to work that can end between two steps (`StopRequest`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 @contextmanager
 def stopped_at_once() -> Iterator[None]:
-    """Let Ctrl-C end work that holds the event loop, such as loading a model, and not wait for its end.
+    """Let Ctrl-C at once end work that blocks the event loop, such as loading a model.
 
-    asyncio only cancels at the next step of the loop. Outside the main thread, which alone is interrupted, and where
-    whoever owns the process has a handler that is no loop's, nothing changes.
+    asyncio only cancels at the next step of the loop. Nothing changes outside the main thread, which alone is
+    interrupted, or where the process's owner has installed a handler of its own.
     """
     handler = signal.getsignal(signal.SIGINT)
     is_loops = getattr(getattr(handler, "func", None), "__name__", "") == "_on_sigint"
@@ -57,14 +57,14 @@ class Interrupted(KeyboardInterrupt):
 
 
 class StopRequest:
-    """What SIGINT and SIGTERM ask of work that can end between two steps: the first waits, the second ends at once.
+    """SIGINT and SIGTERM as requests to work that can end between two steps: the first waits, the second ends at once.
 
-    Signals do what they did before unless the request is `armed`, as by a command, whose process is its own. A launcher
-    may hand a signal on that its workers were sent as well: within `apart_s` seconds the same one is not a second one.
+    Signals keep their usual effect unless the request is `armed`, as by a command, which owns its process. A launcher
+    may forward a signal that its workers also got: the same signal within `apart_s` seconds is not a second one.
     """
 
     def __init__(self, *, armed: bool = False, apart_s: float = 0.0) -> None:
-        """Nothing is asked yet."""
+        """No signal has come yet."""
         self.number = 0
         self._armed, self._apart_s, self._asked_at = armed, apart_s, 0.0
         self._first: Callable[[int], object] = lambda number: None
@@ -76,17 +76,16 @@ class StopRequest:
         return self.number != 0
 
     def interrupted(self, kept: str) -> Interrupted:
-        """The end that was asked for, to be raised; `kept` says what of the work is kept."""
+        """The exception for the requested end; `kept` says what of the work is kept."""
         return Interrupted(self.number or signal.SIGTERM, kept)
 
     @contextmanager
     def heeded(
         self, kept: str = "", first: Callable[[int], object] | None = None, second: Callable[[], object] | None = None
     ) -> Iterator[None]:
-        """Take signals as requests inside; raises Interrupted at the end where one came and nothing was raised for it.
+        """Treat signals as requests inside; raises Interrupted at the end if one came and nothing was raised for it.
 
-        Once one has come the next ends the process, also later on, while what is open is closed. A signal that is
-        ignored stays so.
+        After the first signal the next one ends the process, even later, during clean-up. Ignored signals stay ignored.
 
         Args:
             kept: what is kept at the end.
@@ -109,7 +108,7 @@ class StopRequest:
             raise self.interrupted(kept)
 
     async def cut(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """The result of `work`; None where a request came before its end, and it was cancelled."""
+        """The result of `work`; None if a request came before its end and it was cancelled."""
         task, loop, first = asyncio.ensure_future(work), asyncio.get_running_loop(), self._first
 
         def wake(number: int) -> None:
@@ -189,13 +188,13 @@ async def gather_until(coroutines: Iterable[Coroutine[Any, Any, T]], seconds: fl
 
 
 class HeadStart:
-    """Lets the first of several works run alone for a while, where all at once would slow each other down."""
+    """Lets the first of several pieces of work run alone for a while, where all at once would slow each other down."""
 
     def __init__(self) -> None:
         self._is_taken, self._over = False, asyncio.Event()
 
     async def run(self, work: Callable[[], Awaitable[T]], seconds: float) -> T:
-        """Run the first work at once; a further one when the first has ended, or after `seconds`."""
+        """Run the first work at once, and others when it has ended, or after `seconds`."""
         if self._is_taken:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._over.wait(), seconds)
@@ -208,9 +207,9 @@ class HeadStart:
 
 
 async def settle(futures: Iterable[asyncio.Future[Any]]) -> None:
-    """Wait until aborted work has ended, however it ends, whatever else is cancelled meanwhile.
+    """Wait until aborted work has ended, even if the waiting task is cancelled.
 
-    For callers that are being cancelled themselves: they will not look at why it ended, so errors count as seen.
+    For callers that are being cancelled themselves: they ignore why the work ended, so its errors are dropped.
     """
     todo = list(futures)
     while not all(future.done() for future in todo):

@@ -87,7 +87,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """What FLOP accounting needs: parameters in a matrix product per token, layers, heads x head size."""
+    """What FLOP accounting needs: parameters in matrix products per token, layers, heads x head size."""
 
     num_params: int
     num_layers: int
@@ -103,9 +103,9 @@ class ModelShape:
 class Price:
     """Tokens that scoring takes: `fixed` for a prompt, once, and about `per_token` for each token drawn after it.
 
-    `per_draw` are those of each draw whatever its length: of a context that is read again, or of a judge's verdict.
-    `shape` and `context`, the tokens that were read before, price the scored tokens in FLOPs; without a shape they are
-    not known beforehand. `calls` are the generations that the scoring of a draw takes, such as a judge's.
+    `per_draw` counts for each draw whatever its length: a context that is read again, or a judge's verdict. `shape` and
+    `context` (the tokens read before) price the scored tokens in FLOPs, which are unknown without a shape. `calls` are
+    the generations that scoring a draw takes, such as a judge's.
     """
 
     fixed: int = 0
@@ -141,7 +141,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call of a function that a model has written: `arguments` is JSON text, `id` pairs the call with its result."""
+    """A function call written by a model: `arguments` is JSON text, `id` pairs the call with its result."""
 
     name: str
     arguments: str
@@ -150,7 +150,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolMessage(Message):
-    """A turn where there are tools: the assistant's `calls`, or, of role tool, the result of the call `call_id`."""
+    """A turn with tools: the assistant's `calls`, or, with role tool, the result of the call `call_id`."""
 
     calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
@@ -226,7 +226,7 @@ class Prompt:
 
 
 def join_logprobs(before: Logprobs | None, new: Logprobs | None, kept: int) -> Logprobs | None:
-    """`before` and the first `kept` of `new`; None where one of them is not known."""
+    """`before` and the first `kept` of `new`; None if either is unknown."""
     return None if before is None or new is None else before + new[:kept]
 
 
@@ -316,17 +316,18 @@ Form: TypeAlias = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a verifier alone holds: the gold, and what was asked. Items, records and files hold its JSON form.
+    """What only a verifier sees: the gold, and what was asked. Items, records and files hold its JSON form.
 
     Attributes:
-        gold: the answer, or what a verifier that compares no answers tests with (JSON).
-        question: what was asked; decides what 50 % and 10:20 are, and which expressions only restate it.
+        gold: the answer, or the data (JSON) of a verifier that does not compare answers.
+        question: what was asked; decides how 50 % and 10:20 are read, and which expressions only restate it.
         form: the form of answer that is asked for.
         domain: what variables run over, as pairs: (n, integer); real, positive, integer or positive integer.
         tolerance: absolute, on numbers.
         unit: belongs to the gold; an answer may leave it out.
-        percent: what 50 % is: 50 (unit), 0.5 (value) or both; empty: as the question asks, or else the verifier.
-        order: whether the order of a list matters (tuple) or not (set); empty: as its brackets say.
+        percent: how 50 % is read: 50 (unit), 0.5 (value) or both; empty: as the question implies, else the verifier's
+        rule.
+        order: whether the order of a list matters (tuple) or not (set); empty: by its brackets.
         alternatives: other answers that are right as well.
     """
 
@@ -370,7 +371,7 @@ NO_VERDICT: frozenset[Status] = frozenset({"timeout", "limit", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked. There is no target here.
+    """What is asked, without the target.
 
     `kind` names the answer kind (`math`, `choice`, `exact`, ...) by which `ttc.answers` extracts and groups final
     answers; the task binds it. `meta` is for reports (level, subject); strategies must not need it.
@@ -393,7 +394,7 @@ class Problem:
 
 
 def half_character(text: str) -> int | None:
-    """Return where `text` first holds half of a pair of UTF-16 (a cut emoji, a byte that was no UTF-8), or None."""
+    """Return the place of the first lone surrogate in `text` (a cut emoji, a byte that was not UTF-8), or None."""
     try:
         text.encode()
     except UnicodeEncodeError as exc:
@@ -402,7 +403,7 @@ def half_character(text: str) -> int | None:
 
 
 def mended(text: str) -> str:
-    """Return `text` with halves that belong together joined, and U+FFFD in the place of others."""
+    """Return `text` with surrogate pairs joined, and U+FFFD in place of lone surrogates."""
     return text if half_character(text) is None else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -510,7 +511,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class TextMarker:
-    """A thinking marker that is no single token: found as text, since its ends may merge with what stands beside them.
+    """A thinking marker of several tokens, found as text, since its ends may merge with neighbouring text.
 
     `decode` gives the text of ids.
     """
@@ -650,7 +651,7 @@ class LogprobEngine(Protocol):
 
 @runtime_checkable
 class TopLogprobEngine(Protocol):
-    """An engine that also tells what its model would rather have said in the place of given ids."""
+    """An engine that also gives the likeliest tokens at the positions of given ids."""
 
     async def top_logprobs(
         self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
@@ -670,9 +671,9 @@ class WeightSync(Protocol):
 
 @runtime_checkable
 class SearchAware(Protocol):
-    """An engine or a scorer that keeps something for every path of a problem, and is told what a search has left.
+    """An engine or a scorer that keeps state for every path of a problem, and is told which paths a search has left.
 
-    It may be told of what it has never seen. Nothing it returns afterwards may differ, only what that costs.
+    It may be told of paths that it has never seen. What it returns must not change, only the cost.
     """
 
     def prune(self, problem_id: str, path: Path) -> None:
@@ -690,16 +691,16 @@ class Served(Protocol):
 
     @property
     def served(self) -> Mapping[str, str]:
-        """What the server says of its model by name ("model id", "vLLM version"); what it does not say is absent."""
+        """What the server states about its model, by name ("model id", "vLLM version"); other facts are absent."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Dollars per million tokens: of prompts, and of all that is decoded: kept, judged and overrun.
+    """Dollars per million tokens: of prompts, and of everything decoded (kept, judged and overrun).
 
-    Cached prompt tokens count in full, and so do those of a prompt that is sent once for each draw, as in a request of
-    its own: where a server discounts them, the bill is lower. Left out: what a scorer's own server costs.
+    Cached prompt tokens count in full, and so does a prompt that is sent again for each draw: where a server discounts
+    these, the bill is lower. Left out: what a scorer's own server costs.
     """
 
     prompt: float
@@ -723,7 +724,7 @@ class Priced(Protocol):
 
 @runtime_checkable
 class Retrying(Protocol):
-    """An engine that asks servers, again where a failure may pass."""
+    """An engine that asks servers, and retries failures that may pass."""
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -745,23 +746,23 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class PricedScorer(Protocol):
-    """A scorer that can say beforehand what it may cost, so that a token budget holds to the token."""
+    """A scorer that can state its cost in advance, so that a token budget holds to the token."""
 
     def price(self, prompt: Prompt) -> Price:
         """`fixed`: tokens that scoring `prompt` itself takes now; `per_token`: an estimate for what is drawn after it.
 
-        The estimate sizes a lease. When the draw is there its own price counts, and must not be exceeded.
+        The estimate sizes a lease. Once the draw is there, its own price counts and must not be exceeded.
         """
         ...
 
 
 @runtime_checkable
 class WholeAnswerScorer(Protocol):
-    """A scorer that says whether it judges whole answers only: then it cannot guide what grows step by step."""
+    """A scorer that says whether it judges only whole answers, so that it cannot guide a search by steps."""
 
     @property
     def whole_answers(self) -> bool:
-        """True where an unfinished path has no score that means anything."""
+        """True if the score of an unfinished path means nothing."""
         ...
 
 
@@ -794,7 +795,7 @@ class Verifier(Protocol):
     version: str
 
     def check_gold(self, target: TargetLike, item: str = "") -> None:
-        """Raise ConfigError, naming `item`, when `target` could never be met: it does not verify against itself."""
+        """Raise ConfigError, naming `item`, if `target` can never be met because it does not verify against itself."""
         ...
 
     async def verify(self, target: TargetLike, submission: Submission) -> Verdict:

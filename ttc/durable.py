@@ -1,15 +1,16 @@
-"""Files, folders and links that are never half written: made beside their place, brought to the disk, then renamed.
+"""Files, folders and links that are never half written: made beside their place, synced to the disk, then renamed.
 
-Whoever reads sees the old content or the new one, also after a kill or a loss of power; a folder that is replaced is
-absent for the moment between two renames. What a killed writer left is hidden beside the place (`is_scratch`) and in
-nobody's way. Cost: the disk is waited for once per file and per folder. Left out: several writers of one folder, which
-a lock of its owner must keep apart (`alone_in` for a moment, `ttc.records.LineFile` for a run).
+A reader sees the old content or the new one, even after a kill or a power failure; a replaced folder is absent between
+two renames. Remains of a killed writer are hidden beside the place (`is_scratch`) and do no harm. Cost: one sync per
+file and per folder. Left out: several writers of one folder, which need a lock (`alone_in` for a moment,
+`ttc.records.LineFile` for a run).
 
 A sealed folder (`seal`) tells later whether each of its files is as it was written. Cost: every byte is read once more,
 about a second per gigabyte. Left out: signatures; a seal finds damage, not intent.
 
-An error for want of room names the file that found none, whoever wrote it (`about`): the system names none for a
-write, torch and safetensors have errors of their own. What was half written is deleted, so that its room is free again.
+A disk-full error names the file that did not fit, whichever library wrote it (`about`): the system names none for a
+write, and torch and safetensors have errors of their own. Half-written files are deleted, so that their space is free
+again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _SCRATCH = re.compile(r"\..+\.(partial|old)")
 
 
 def replace_text(path: Path, text: str, errors: str = "strict") -> None:
-    """Write `text` as UTF-8 to `path`, whole or not at all; `errors` is for what UTF-8 cannot hold."""
+    """Write `text` as UTF-8 to `path`, whole or not at all; `errors` handles what UTF-8 cannot encode."""
     with replaced_file(path) as scratch:
         scratch.write_bytes(text.encode("utf-8", errors))
 
@@ -71,7 +72,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
             yield scratch
             readers = scratch.stat().st_mode & 0o666
             for state, file in ((place.lstat(), place) for place in scratch.rglob("*")):
-                if S_ISREG(state.st_mode) and state.st_nlink == 1:  # what is linked is someone else's, too
+                if S_ISREG(state.st_mode) and state.st_nlink == 1:  # linked files belong to others, too
                     file.chmod(S_IMODE(state.st_mode) | readers)
             sync_tree(scratch)
         except BaseException:
@@ -88,9 +89,9 @@ def replaced_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def about(path: Path) -> Iterator[None]:
-    """Let an error inside that says there is no room name `path`, as an OSError, whatever library raised it.
+    """Turn a disk-full error inside, of any library, into an OSError that names `path`.
 
-    So does every other OSError that names no file.
+    Other OSErrors without a file name get it, too.
     """
     try:
         yield
@@ -105,14 +106,14 @@ def about(path: Path) -> Iterator[None]:
 
 
 def check_link(link: Path) -> None:
-    """Raise OSError where a folder stands in the place of a link, as after a copy that followed links."""
+    """Raise OSError if there is a folder in the place of a link, as after a copy that followed links."""
     if link.is_dir() and not link.is_symlink():
         text = "a folder stands where a link belongs (a copy that followed links?); delete it, then go on"
         raise FileExistsError(errno.EEXIST, text, str(link))
 
 
 def replace_link(link: Path, target: Path) -> None:
-    """Let `link` point at the folder `target`, by a relative path, in one step; raises like `check_link`."""
+    """Point `link` at the folder `target`, by a relative path, in one step; raises like `check_link`."""
     check_link(link)
     scratch = link.with_name(f".{link.name}.{os.getpid()}.partial")
     scratch.unlink(missing_ok=True)
@@ -123,9 +124,9 @@ def replace_link(link: Path, target: Path) -> None:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Let one process at a time do what is inside, of all that ask for it in this folder; the others wait.
+    """Let only one process at a time run the block for this folder; the others wait.
 
-    Nobody waits where the file system locks no folders, as a network's may not.
+    Without waiting on file systems that cannot lock folders, as some network ones.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -137,12 +138,12 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 def is_scratch(path: Path) -> bool:
-    """Whether `path` is what a killed writer of this module left."""
+    """Whether `path` was left by a killed writer of this module."""
     return _SCRATCH.fullmatch(path.name) is not None
 
 
 def sync_tree(folder: Path) -> None:
-    """Bring every file below `folder`, and every folder, to the disk."""
+    """Sync every file and folder below `folder` to the disk."""
     for place, _, names in os.walk(folder, topdown=False):
         for name in names:
             _sync(Path(place, name))
@@ -150,11 +151,11 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in `folder` to the disk: a file is not there after a loss of power before its name is."""
+    """Sync the names in `folder` to the disk: without its name, a file is lost in a power failure."""
     try:
         _sync(folder)
     except OSError as exc:
-        if exc.errno != errno.EINVAL:  # a network's file system that syncs no folders keeps names by itself
+        if exc.errno != errno.EINVAL:  # a network file system that cannot sync folders keeps names by itself
             raise
 
 
@@ -176,13 +177,13 @@ def sums_of(folder: Path) -> dict[str, str]:
 
 
 def seal(folder: Path) -> None:
-    """Bring what is in `folder` to the disk, then write its seal."""
+    """Sync the content of `folder` to the disk, then write its seal."""
     sync_tree(folder)
     replace_text(folder / SUMS, "".join(f"{digest}  {name}\n" for name, digest in sums_of(folder).items()))
 
 
 def first_flaw(folder: Path) -> str:
-    """The first thing by which `folder` is not what its seal says, naming the file; empty when it is whole."""
+    """The first difference between `folder` and its seal, naming the file; empty when it is intact."""
     path = folder / SUMS
     if not path.is_file():
         return f"{SUMS} is missing, so it was not written to its end"
@@ -193,7 +194,7 @@ def first_flaw(folder: Path) -> str:
 
 
 def flaws(folder: Path, sums: Mapping[str, str]) -> list[str]:
-    """What of the files named by `sums` (relative path to SHA-256) is missing below `folder`, or another content."""
+    """The files of `sums` (relative path to SHA-256) that are missing below `folder` or have other content."""
     return [flaw for name, digest in sums.items() if (flaw := _flaw(folder / name, name, digest))]
 
 

@@ -89,7 +89,7 @@ class MissingExtra(ConfigError, ImportError):
 
 
 def missing_extra(error: ImportError) -> ImportError:
-    """Return the error that names the extra which brings the package that is missing, or `error` itself."""
+    """Return the error that names the extra with the missing package, or `error` itself."""
     package = (error.name or "").partition(".")[0]
     if isinstance(error, MissingExtra) or not isinstance(error, ModuleNotFoundError) or package not in EXTRA_OF:
         return error
@@ -107,7 +107,7 @@ def install_command(extra: str) -> str:
 
 
 def install_again() -> str:
-    """Return the command that puts every file of this distribution back, from where it came, and touches no other."""
+    """Return the command that restores every file of this distribution from its source, and touches no other."""
     source = _origin()
     address = urlsplit(source.get("url", ""))
     place = shlex.quote(url2pathname(unquote(address.path))) if address.scheme == "file" else DISTRIBUTION
@@ -117,7 +117,7 @@ def install_again() -> str:
 
 
 def _origin() -> Mapping[str, Any]:
-    """Where this distribution was installed from, as pip keeps it (PEP 610); empty where an index was asked by name."""
+    """Where this distribution was installed from, as pip records it (PEP 610); empty if it came from an index."""
     try:
         text = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
@@ -129,11 +129,11 @@ def _origin() -> Mapping[str, Any]:
 
 
 class ServerRefused(ConfigError):
-    """A server that the configuration names refuses our key, or has no such route or model."""
+    """A configured server refuses our key, or lacks the route or model."""
 
 
 class HiddenPackage(ConfigError, ImportError):
-    """A package of ours cannot be imported, for something else answers to its name; carries the command that helps."""
+    """One of our packages cannot be imported, since something else has its name; carries the command that helps."""
 
 
 class EngineError(TTCError, RuntimeError):
@@ -158,7 +158,7 @@ class PromptTooLong(EngineError, ValueError):
 
 
 class PromptRefused(EngineError):
-    """The filter of a server will not have this prompt, however often it is asked; others are answered."""
+    """A server's filter refuses this prompt, and always will; other prompts are answered."""
 
 
 UNANSWERABLE = (PromptTooLong, PromptRefused)

@@ -32,13 +32,13 @@ T = TypeVar("T")
 
 
 class _Misfit(Exception):
-    """A value that its field cannot hold; what decodes the values around it adds where it stands."""
+    """A value that does not fit its field; the decoders of the values around it add its place."""
 
     def __init__(self, text: str) -> None:
         self.text, self.where = text, ""
 
     def within(self, step: str) -> _Misfit:
-        """The same, told from one step further out."""
+        """The same error with the path extended by an outer step."""
         self.where = step + self.where
         return self
 
@@ -243,8 +243,8 @@ def from_json(data: Any) -> Record:
 def iterate(path: Path, *, whole: bool = False) -> Iterator[tuple[int, Any]]:
     """Yield (line number, JSON value) of a JSON-lines file; blank lines are skipped.
 
-    A last line without a newline was torn when its writer was killed, and is left out; in a file that is `whole`, such
-    as a person's own, it counts as any other. Raises RecordError naming file and line where a line is not JSON.
+    A last line without a newline was torn when its writer was killed, and is left out; in a `whole` file, such as one
+    written by a person, it counts. Raises RecordError naming file and line where a line is not JSON.
     """
     for number, _, data in _lines(path, whole=whole):
         yield number, data
@@ -269,10 +269,9 @@ def _lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, int, Any]]
 
 
 def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of a person's JSON, of its names and values.
+    """Return the object with these names and values, for JSON written by a person.
 
-    Raises:
-        RecordError: a name stands there twice; one of its values would be lost.
+    Raises: RecordError: a name occurs twice, so one of its values would be lost.
     """
     data = dict(pairs)
     if len(data) < len(pairs):
@@ -298,7 +297,7 @@ def scan(path: Path) -> Iterator[tuple[int, Record]]:
 
 
 def read_at(file: BinaryIO, place: int) -> Record:
-    """Read the record whose line begins at byte `place` of a file that `scan` or `RecordFile.append` has told of."""
+    """Read the record whose line begins at byte `place`, as returned by `scan` or `RecordFile.append`."""
     file.seek(place)
     return from_json(json.loads(file.readline()))
 
@@ -328,7 +327,7 @@ class LineFile:
     def write(self, data: Mapping[str, Any], *, sync: bool = True) -> int:
         """Write one line whole; return the byte at which it begins.
 
-        `sync` waits until it is on the disk, without it a loss of power may take it.
+        `sync` waits until it is on the disk; without it, a power failure may lose it.
         """
         line = json.dumps(data, separators=(",", ":"), allow_nan=False).encode() + b"\n"
         with self._lock, about(self.path):
@@ -339,7 +338,7 @@ class LineFile:
             return self._file.tell() - len(line)
 
     def close(self) -> None:
-        """Bring what was written to the disk and let the next writer in."""
+        """Sync everything written to the disk and release the lock for the next writer."""
         with self._lock, about(self.path):
             if not self._file.closed:
                 os.fsync(self._file.fileno())

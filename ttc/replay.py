@@ -1,14 +1,14 @@
 """Replay: run a strategy again over a recorded pool of samples and scores, without a model.
 
-Every record holds what was drawn (the candidates, and the trace with tokens and scores), so a vote, a selection or a
-stopping rule can be run on it exactly: the same code, the same draws, the same scores, in no time. The pool stands in
-for the engine (`PoolEngine`), for the scorer (`PoolScorer`) and for how answers were read (`PoolSession`).
+Every record holds its draws (the candidates, and the trace with tokens and scores), so a vote, a selection or a
+stopping rule can be run on it exactly: the same code, the same draws, the same scores, at once. The pool takes the
+place of the engine (`PoolEngine`), the scorer (`PoolScorer`) and the reading of answers (`PoolSession`).
 
 What can be replayed draws whole samples of the problem's own prompt: direct, majority, best_of_n with every selection
-and aggregation, adaptive with every rule. What continues draws, asks again or grows a tree is refused, and so is a pool
-that is the outcome of a stopping rule, or more samples than there are. It costs what the real run would have cost:
-generated tokens and draws exactly, scored tokens as each draw's share of the pool's by length; prompt tokens and FLOPs
-are not known and are 0.
+and aggregation, adaptive with every rule. Strategies that continue draws, ask again or grow a tree are refused, as are
+pools cut by a stopping rule and more samples than the pool has. It costs what the real run would have cost: generated
+tokens and draws exactly, scored tokens as each draw's share of the pool's by length; prompt tokens and FLOPs are not
+known and are 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ttc.session.session import Session
 
 @dataclass(frozen=True, slots=True)
 class RecordedDraw:
-    """One recorded sample: how it was read, how long it was, and its scores where it was scored."""
+    """One recorded sample: how it was read, its length, and its scores if it was scored."""
 
     candidate: Candidate
     num_tokens: int
@@ -85,7 +85,7 @@ def pool_of(record: Record) -> dict[int, RecordedDraw]:
 
 
 class PoolEngine:
-    """Hands out recorded draws; knows no text, no ids and no other prompt."""
+    """Returns recorded draws; has no text, no ids and no other prompt."""
 
     def __init__(self, pool: Mapping[int, RecordedDraw], temperature: float) -> None:
         """`pool` is one problem's, drawn at `temperature`."""
@@ -98,7 +98,7 @@ class PoolEngine:
         return Capabilities(model="replay", max_context=1 << 30, token_ids=False, schedule_invariant=True)
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """The one prompt that was drawn from; refused for draws that think otherwise than those."""
+        """The one prompt that was drawn from; refused for another thinking mode."""
         if thinking is not None:
             raise ConfigError("a replay thinks as the recorded run did; a strategy that asks otherwise needs a new run")
         return Prompt(text="", token_ids=None, messages=tuple(messages))
@@ -112,7 +112,7 @@ class PoolEngine:
         raise ConfigError("a replay has no token ids; only strategies over whole samples can be replayed")
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """Return recorded draws; one that is longer than `sampling.max_tokens` is cut, and is then no answer."""
+        """Return recorded draws; one longer than `sampling.max_tokens` is cut and gives no answer."""
         if prompt.path or prompt.text:
             raise ConfigError("a replay cannot ask anything new; only strategies over whole samples can be replayed")
         if sampling.temperature != self._temperature:
@@ -188,7 +188,7 @@ class PoolSession(Session):
         self._pool = pool
 
     async def run(self, strategy: Strategy, index: int) -> Answer:
-        """Refused: what was recorded are plain draws."""
+        """Refused: the recorded draws are plain samples."""
         raise ConfigError(
             "a recorded run holds plain draws, of which no other strategy (of=) can be made: leave it out"
         )

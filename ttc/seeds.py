@@ -1,11 +1,11 @@
-"""Counter-based randomness: every random number is a pure function of who asks for it.
+"""Counter-based randomness: every random number is a pure function of what it is for.
 
 The key is (run seed, problem id, path in the tree, absolute token position); the path ends in the number of the
 draw. n, max_tokens and call order are not in the key, so raising them only adds draws, and any schedule gives
 the same tree. Keys are derived with BLAKE2b; the per-token uniform is the SplitMix64 finaliser applied twice
 (Steele, Lea, Flood 2014, "Fast Splittable Pseudorandom Number Generators"), which needs no state and vectorises.
 
-Left out: cryptographic strength. There is no default seed anywhere: whoever starts a run states one.
+Left out: cryptographic strength. There is no default seed: the start of a run states one.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def register(subparsers: Any) -> None:
 
 
 def _add_spec(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("spec", nargs="?", type=Path, help="a TOML file; flags are laid over it")
+    parser.add_argument("spec", nargs="?", type=Path, help="a TOML file; flags override it")
     parser.add_argument("--out", type=Path, required=True, help="folder of the job")
     for flag, key, metavar, text in _FLAGS:
         parser.add_argument(flag, dest=key, metavar=metavar, help=text)
@@ -111,7 +111,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _training(plan: JobPlan) -> Iterator[str]:
-    """What training the student takes, were every answer kept: memory by part, tokens, steps."""
+    """What training the student would take if every answer were kept: memory by part, tokens, steps."""
     from distill.spec.method import planned_data
     from train.recipe.plan import config_of, lines, plan_recipe
     from train.recipe.recipe import Recipe, bind_stage

@@ -7,15 +7,14 @@
     data/prompts.jsonl     per dropped problem the reason
     data/funnel.json       counts by stage and kind of reason
 
-Every file is a function of the ledger, the verdicts and the spec, so it is written anew at every run and comes out the
-same. Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended; a file of them that holds a measured
-problem is refused.
+Every file is a function of the ledger, the verdicts and the spec, so each run writes it again with the same content.
+Rows from elsewhere (`[mix]`) are drawn by the job's seed and appended; a file of them with a measured problem is
+refused.
 
-The audit is over ids, not texts, and of each row by itself: every row must end in the one id that the template ends an
-assistant turn with, the ids must spell the text, and the weights must lie on the assistant's ids alone. A model that
-was trained on rows without their stop token never stops (open-r1 pull requests 604 and 663). A row that does not pass
-is left out, with its reason among the decisions and its kind in the funnel; the job is refused where they are more than
-its `max_unfit`.
+The audit checks ids, not texts, and each row by itself: a row must end in the id with which the template ends an
+assistant turn, its ids must spell its text, and only the assistant's ids may have weight. A model trained on rows
+without their stop token never stops (open-r1 pull requests 604 and 663). A row that fails is left out, with its reason
+among the decisions and its kind in the funnel; the job is refused if there are more of them than `max_unfit`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ from ttc.records import iterate
 DATA, TRAIN, LINEAGE, SAMPLES = "data", "train.jsonl", "lineage.jsonl", "samples.jsonl"
 DECISIONS, PROMPTS, FUNNEL = "decisions.jsonl", "prompts.jsonl", "funnel.json"
 AUDIT = "audit"
-"""The stage that a row which was left out is told by."""
+"""The stage under which left-out rows are reported."""
 
 
 def write_data(
@@ -98,7 +97,7 @@ def funnel_of(
 ) -> dict[str, Any]:
     """Counts from problems to rows; every stage's `came` is the `kept` of the one before.
 
-    The audit, where it left out any, counts rows, of which an answer may make several or none.
+    The audit's stage, there only if it left out any, counts rows: an answer may make several rows or none.
     """
     reasons = [reason for cleaned in prompts.values() for _, reason in cleaned.dropped]
     left = sum(len(cleaned.items) for cleaned in prompts.values())
@@ -111,9 +110,9 @@ def funnel_of(
 
 
 def check_mix(mix: MixSpec) -> None:
-    """Refuse files of [mix] that are missing, empty, broken or of one name, before anything is spent.
+    """Refuse files of [mix] that are missing, empty, broken or of the same name, before anything is spent.
 
-    Those of a hub are not read.
+    Files of a hub are not read.
 
     Raises:
         ConfigError, RecordError: names the file, and line and field.
@@ -122,7 +121,7 @@ def check_mix(mix: MixSpec) -> None:
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ConfigError(
-            f"mix.data: two files are called {twice[0]}, by which lineage and seed tell their rows apart; rename one "
+            f"mix.data: two files are called {twice[0]}, and their rows are told apart by its name; rename one "
             "or leave it out"
         )
     for path in (Path(place).expanduser() for place in mix.data):
@@ -135,7 +134,7 @@ def check_mix(mix: MixSpec) -> None:
 
 
 def check_unmeasured(mix: MixSpec, measured: Sequence[Sequence[Item]], *, late: bool = False) -> None:
-    """Refuse files of [mix] with problems that something is measured on, task by task; `late` those of a hub alone.
+    """Refuse files of [mix] with problems that are measured, task by task; with `late` only those of a hub.
 
     Raises:
         ConfigError: it says how many rows, and names one of them.
@@ -146,7 +145,7 @@ def check_unmeasured(mix: MixSpec, measured: Sequence[Sequence[Item]], *, late: 
 
 
 def _foreign_rows(path: Path) -> Iterator[tuple[str, TrainingRow]]:
-    """Every row of a file of [mix], and where it stands."""
+    """Every row of a file of [mix], and its place."""
     for where, row in rows_of(path, FIELDS):
         yield where, _foreign(row, where)
 
@@ -174,7 +173,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def read_rows(path: Path, num_rows: int) -> list[dict[str, Any]]:
-    """The lines of a file of the job that has one for each of its rows; raises RecordError where it has not, any more.
+    """The lines of a job's file that has one line per row; raises RecordError if that no longer holds.
 
     Raises:
         ConfigError: it is not there yet.
@@ -186,7 +185,7 @@ def read_rows(path: Path, num_rows: int) -> list[dict[str, Any]]:
 
 
 def read_json(path: Path, *keys: str) -> dict[str, Any]:
-    """The object in a file that the job wrote, which has these keys; raises RecordError saying what to do elsewhere."""
+    """The object with these keys in a file that the job wrote; raises RecordError, saying what to do."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as exc:
@@ -197,7 +196,7 @@ def read_json(path: Path, *keys: str) -> dict[str, Any]:
     return dict(data)
 
 
-_ANEW = "run the job again (ttc distill run), which writes it anew from the ledger"
+_ANEW = "run the job again (ttc distill run), which rewrites it from the ledger"
 
 
 def _write_lines(path: Path, lines: Iterable[Mapping[str, Any]]) -> None:
@@ -243,9 +242,9 @@ def _foreign(row: Mapping[str, Any], where: str) -> TrainingRow:
 
 @dataclass(frozen=True, slots=True)
 class RowAudit:
-    """Shares and counts over the rows that are left; `problems` are the rows that are not, in words.
+    """Shares and counts over the rows that passed; `problems` describes the rows that did not.
 
-    `unfit` counts those by kind of reason.
+    `unfit` counts these by kind of reason.
     """
 
     num_rows: int
@@ -258,7 +257,7 @@ class RowAudit:
 
 @dataclass(frozen=True, slots=True)
 class AuditedRows:
-    """Rows that a student can learn as they stand; the others by their place, with a reason each, `kind: detail`."""
+    """Rows that a student can learn as they are; the others by their place, with a reason each, `kind: detail`."""
 
     kept: Sequence[TrainingRow]
     unfit: Mapping[int, str]
@@ -266,14 +265,14 @@ class AuditedRows:
 
 
 def turn_end(folder: Path) -> tuple[int, ...]:
-    """Ids that the template writes after an assistant's content; empty when there is no template, or it refuses."""
+    """Ids that the template writes after an assistant's content; empty without a template, or if it refuses."""
     from train.base.models import load_tokenizer, tail_of_turn
 
     return tail_of_turn(load_tokenizer(folder))
 
 
 def room_of(student: Path) -> int:
-    """Tokens that a student reads: the smaller of what its weights and its tokenizer, which may not say, hold."""
+    """Tokens that a student can read: the smaller limit of its weights and its tokenizer, which may have none."""
     from train.base.models import load_tokenizer
 
     room, most = int(load_tokenizer(student).model_max_length), most_tokens(student)
@@ -320,26 +319,26 @@ def audit_rows(rows: Sequence[TrainingRow], student: Path, max_context: int) -> 
 
 
 def refuse_unfit(rows: Sequence[TrainingRow], audited: AuditedRows, most: float) -> None:
-    """Raise ConfigError where more than the share `most` of the rows are unfit, saying why and what to do."""
+    """Raise ConfigError if more than the share `most` of the rows is unfit, saying why and what to do."""
     if len(audited.unfit) <= most * len(rows):
         return
     kinds = ", ".join(f"{count} {kind}" for kind, count in audited.audit.unfit.items())
     raise ConfigError(
         f"the audit leaves out {len(audited.unfit)} of {counted(len(rows), 'row')} ({kinds}), more than "
-        f"max_unfit = {most:g} of them: {audited.audit.problems[0]}. The answers stay on the ledger: mend the reason, "
-        "or set max_unfit higher, and give the same command again"
+        f"max_unfit = {most:g} of them: {audited.audit.problems[0]}. The answers stay on the ledger: fix the reason, "
+        "or raise max_unfit, and run the same command again"
     )
 
 
 _MASKED = 64
-"""The loss mask is looked at in so many rows: it is made of their lengths alone."""
+"""The loss mask is checked in this many rows: it depends only on their lengths."""
 
 
 def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_context: int) -> str:
-    """What is wrong with a row, or nothing."""
+    """What is wrong with a row, or None."""
     thinking = (row.thinking or "").lstrip()  # the prompt may have begun the thought
     if example.token_ids[-1] != end or any(text.decode([end]) in words for words in (thinking, row.completion)):
-        return "stop token: the stop token must stand at its end, once"
+        return "stop token: it must have the stop token at its end, and only there"
     text_of_ids = text.decode(example.token_ids[:-1])
     if row.completion not in text_of_ids or thinking not in text_of_ids:
         return f"text: its ids spell {text_of_ids[-60:]!r}, not its text"
@@ -350,7 +349,7 @@ def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_conte
 
 
 def _unmasked(examples: Mapping[int, Example], pad_id: int) -> dict[int, str]:
-    """Rows of which the batch that training will make puts weight on anything but the completion's tokens."""
+    """Rows whose training batch would put weight on anything but the completion's tokens."""
     from train.examples.imitation import imitation_batch
 
     if not examples:

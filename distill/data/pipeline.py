@@ -1,25 +1,23 @@
-"""Which problems are asked and which answers are learnt: filters say why not, a selector which ones first.
+"""Which problems are asked and which answers are learnt: filters drop answers with a reason, a selector ranks the rest.
 
     filter      factory(**fields of [filters.NAME]) -> Filter;   filter(samples, context) -> a reason each, None to keep
     selector    factory(**fields of [select]) -> Selector;       selector(answers to one prompt, seed) -> the best first
 
 Both are one function in `distill/filters/` or `distill/select/`, an entry point of `ttc.filters` or `ttc.selectors`, or
-`path.py:function`. Most filters look at one answer at a time (`each`); duplicates and the like look at all that are
-left. A filter states its own place in the order (`placed`): routing first, then ends and verdicts, then texts, then
-duplicates, then difficulty; those that state none come last, by name. The usual ones run unless a spec drops them
-(`verdict = false` in [filters]), the others where a spec or the method names them.
+`path.py:function`. Most filters look at one answer at a time (`each`); duplicates and the like look at all answers
+left. A filter states its place in the order (`placed`): routing first, then ends and verdicts, then texts, then
+duplicates, then difficulty; filters without a place come last, by name. The usual ones run unless a spec drops them
+(`verdict = false` in [filters]), the others only if a spec or the method names them.
 
     [select]
     rule = "shortest"        a selector
     per_prompt = 4           most answers per prompt (and per purpose, where a method asks for several kinds)
 
 ReST-EM caps at 10, so that easy prompts do not fill the data. Every answer comes out once: kept, or with the stage that
-dropped it and its reason, `kind` or `kind: detail`, of which the funnel counts the kinds.
-
-Problems are cleaned before anything is spent: duplicates, measured ones, and prompts that tell their answer go, by two
-detectors (`evals.data.decontamination`): equal texts, and a shared run of n words. What every prompt of a task shares,
-such as an instruction, is set aside first, since a run of words that all prompts have tells nothing. Every dropped
-problem keeps its reason with the matched text. Left out: paraphrases.
+dropped it and its reason, `kind` or `kind: detail`; the funnel counts the kinds. Problems are cleaned before anything
+is spent: duplicates, measured ones, and prompts that give their answer away are dropped, by two detectors
+(`evals.data.decontamination`): equal texts, and a shared run of n words. What every prompt of a task shares, such as an
+instruction, is ignored. Every dropped problem keeps its reason with the matched text. Left out: paraphrases.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 class Context:
     """What filters may know besides the answers.
 
-    `measured` are the texts of problems that something is measured on; `pass_rates` the student's share of right
-    answers by prompt, where it was asked.
+    `measured` are the texts of measured problems; `pass_rates` is the student's share of right answers by prompt, where
+    it was asked.
     """
 
     measured: Sequence[str] = ()
@@ -58,7 +56,7 @@ Filter: TypeAlias = Callable[[Sequence[Sample], Context], Sequence[str | None]]
 
 @dataclass(frozen=True, slots=True)
 class PerAnswer:
-    """A filter that judges every answer by itself: the smoke gate looks at what these say of the first answers."""
+    """A filter that judges every answer by itself; the smoke gate applies these to the first answers."""
 
     judge: Callable[[Sample], str | None]
 
@@ -74,14 +72,14 @@ def each(judge: Callable[[Sample], str | None]) -> PerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class FilterPlace:
-    """Where a filter stands in the pipeline, the lowest number first, and whether every job has it."""
+    """A filter's place in the pipeline, the lowest number first, and whether every job has it."""
 
     number: int = 1000
     usual: bool = False
 
 
 def placed(number: int, *, usual: bool = False) -> Callable[[Factory], Factory]:
-    """Say of a filter's factory where its filter stands; those that say nothing come last."""
+    """Give a filter's factory the place of its filter; without one it comes last."""
 
     def mark(factory: Factory) -> Factory:
         vars(factory)["place"] = FilterPlace(number, usual)
@@ -91,13 +89,13 @@ def placed(number: int, *, usual: bool = False) -> Callable[[Factory], Factory]:
 
 
 def place_of(name: str) -> FilterPlace:
-    """Where the filter of this name stands; raises ConfigError when there is none."""
+    """The place of the filter of this name; raises ConfigError when there is no such filter."""
     place = getattr(FILTERS.load(name), "place", None)
     return place if isinstance(place, FilterPlace) else FilterPlace()
 
 
 def kind_of(reason: str) -> str:
-    """What the funnel counts."""
+    """The kind of a reason, which the funnel counts."""
     return reason.partition(":")[0]
 
 
@@ -114,7 +112,7 @@ class Selection:
     per_prompt: int
 
     def choose(self, samples: Sequence[Sample], seed: int) -> tuple[list[Sample], dict[str, str]]:
-        """What is taken, in the order of `samples`, and for the rest its key and why not."""
+        """The samples taken, in the order of `samples`, and for the rest their keys and reasons."""
         groups: dict[tuple[str, str], list[Sample]] = {}
         for sample in samples:
             groups.setdefault((sample.prompt, sample.label), []).append(sample)
@@ -156,7 +154,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Funnel:
-    """What came out, what was decided about the rest, and the stages in order."""
+    """The answers kept, the decisions about the rest, and the stages in order."""
 
     kept: Sequence[Sample]
     dropped: Mapping[str, Decision] = field(default_factory=dict)
@@ -172,7 +170,7 @@ class Funnel:
 
 
 def settings_of(own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """The filters of a job in their order: the usual ones, the method's, and the spec's, which wins.
+    """The filters of a job in order: the usual ones, the method's, and the spec's, which takes precedence.
 
     Raises:
         ConfigError: an unknown filter, or an entry that is neither a table nor true or false.
@@ -193,7 +191,7 @@ def settings_of(own: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str,
 
 
 def _is_usual(name: str) -> bool:
-    """Whether every job has this filter; one whose packages are not installed is only there when it is named."""
+    """Whether every job has this filter; one whose packages are not installed runs only when it is named."""
     try:
         return place_of(name).usual
     except MissingExtra:
@@ -240,7 +238,7 @@ def clean_prompts(items: Sequence[Item], measured: Sequence[Sequence[Item]], *, 
 
     Args:
         items: the training problems of one domain.
-        measured: the problems of every task that something is measured on, task by task.
+        measured: the problems of every measured task, task by task.
         n: words of a shared run that count as the same text.
     """
     reasons: dict[int, str] = {}

@@ -1,8 +1,8 @@
 """Keep answers that most of a strategy's own draws agree with: a label without a key.
 
-Huang et al. 2022 ("Large Language Models Can Self-Improve"); TTRL. The share is over all draws, those without an answer
-among them, by equivalence class of the problem's kind. Cost: none beyond the draws. Left out: calibration; a model that
-is wrong and sure agrees with itself, so measure the student against a verifier where there is one.
+Huang et al. 2022 ("Large Language Models Can Self-Improve"); TTRL. The share is over all draws, including those without
+an answer, by equivalence class of the problem's kind. Cost: none beyond the draws. Left out: calibration. A model that
+is confidently wrong agrees with itself, so measure the student against a verifier where there is one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def agreement(*, min_share: float = 0.5) -> Filter:
 
 
 def share_of_votes(sample: Sample) -> float:
-    """Share of the draws that give the answer that was chosen; 0 without an answer."""
+    """Share of the draws that give the chosen answer; 0 without an answer."""
     answer, kind = sample.answer, sample.item.problem.kind
     if answer.final is None or not answer.candidates:
         return 0.0

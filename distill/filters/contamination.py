@@ -1,4 +1,4 @@
-"""Drop answers that hold a problem which something is measured on; prompts are checked before anything is spent.
+"""Drop answers that contain a measured problem; prompts are checked before anything is spent.
 
 Two detectors, equality and a shared run of n words (`evals.data.decontamination`), with the matched text in the reason.
 """

@@ -1,7 +1,7 @@
 """Keep problems that the student neither always nor never solves: difficulty from its own pass rate, not the teacher's.
 
 s1 and open-r1 keep what the student-sized model misses. Cost: n draws of the student per problem, on the ledger like
-any other; problems of whose draws none got a verdict are kept.
+any other; problems without a single verdict are kept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Drop answers that another answer to the same prompt equals, case, spaces and Unicode forms aside."""
+"""Drop answers that equal another answer to the same prompt, apart from case, spaces and Unicode forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep answers that have the form of an answer: something in it, no stray markers, a final answer, wanted patterns.
+"""Keep well-formed answers: not empty, no stray markers, with a final answer and the wanted pattern.
 
 Published pipelines find that these filters matter even where answer filters do not (OpenThoughts3, arXiv 2506.04178;
 DeepSeek-R1). Markers of thinking inside the thinking or the answer would teach the student to think twice.
@@ -21,7 +21,7 @@ def format(*, final: bool = True, pattern: str | None = None, max_chars: int | N
 
     Args:
         final: a final answer must have been found in the text.
-        pattern: regular expression that must be found in the answer, thinking apart.
+        pattern: regular expression that must match in the answer, without its thinking.
         max_chars: longest text, thinking included.
     """
     at_least("filter format", 1, max_chars=max_chars)

@@ -18,7 +18,7 @@ def language(*, code: str = "en", min_share: float = 0.9) -> Filter:
 
     Args:
         code: the language, ISO 639-1.
-        min_share: least share of the words that can be told, in (0, 1].
+        min_share: least share of the words whose language can be told, in (0, 1].
     """
     if not 0 < min_share <= 1:
         raise ConfigError(f"filter language: min_share must be in (0, 1], got {min_share}")

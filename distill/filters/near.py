@@ -1,6 +1,6 @@
-"""Drop answers that are nearly another one: equal shingles beyond a threshold of Jaccard similarity.
+"""Drop near-duplicates: answers whose shingles reach a threshold of Jaccard similarity with another's.
 
-Exact, not sketched: two sets as alike as the threshold share one of their rarest few shingles (the prefix filter of
+Exact, not sketched: two sets as similar as the threshold share one of their rarest few shingles (the prefix filter of
 Chaudhuri et al. 2006), so only such pairs are compared. Cost: about linear in the texts at thresholds near 1.
 """
 
@@ -43,19 +43,19 @@ def near(*, threshold: float = 0.9, n: int = 8, across: bool = False) -> Filter:
 
 
 def shingles(text: str, n: int) -> frozenset[str]:
-    """The runs of n characters of a normalised text; a shorter text is one of its own."""
+    """The runs of n characters of a normalised text; a shorter text is a single shingle."""
     plain = normalised(text)
     return frozenset(plain[i : i + n] for i in range(max(len(plain) - n + 1, 1)))
 
 
 def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
-    """Shared over all; 1 for two empty sets."""
+    """Shared elements over all; 1 for two empty sets."""
     union = len(first | second)
     return len(first & second) / union if union else 1.0
 
 
 def _pairs(sets: Sequence[frozenset[str]], threshold: float) -> list[tuple[int, int]]:
-    """(later, earlier) for every set that is as alike an earlier one that stays."""
+    """(later, earlier) for every set that is too similar to an earlier one that stays."""
     frequency = Counter(shingle for shingle_set in sets for shingle in shingle_set)
     holders: dict[str, list[int]] = {}
     pairs = []

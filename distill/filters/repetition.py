@@ -1,4 +1,4 @@
-"""Drop answers that say the same again and again: loops are learnt easily."""
+"""Drop answers that repeat themselves: loops are learnt easily."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Keep, per domain, the answers of the teacher that measurably wins it: the most of its answers there are right.
+"""Keep, per domain, the answers of its best teacher: the one with the largest share of right answers there.
 
-Every teacher was asked the same problems as often, so shares of right answers are win rates, over the draws that all of
-them answered: who was spared a hard problem by a call that failed does not win by it. A teacher that was given its
-domains by hand is only compared there. A tie goes to the teacher that is named first. No verdict is not a win. It must
-see all answers, so it stands before every other filter. Left out: routing within a domain.
+Every teacher was asked the same problems equally often, so shares of right answers are win rates. They are over the
+draws that all teachers answered: a failed call on a hard problem is no advantage. A teacher whose domains were set by
+hand is compared only there. A tie goes to the teacher named first. No verdict is not a win. This filter must see all
+answers, so it comes before every other one. Left out: routing within a domain.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def routing() -> Filter:
 
 
 def win_rates(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
-    """Share of right answers by domain and teacher, in the order in which teachers come; 0 without a common draw."""
+    """Share of right answers by domain and teacher, in the order of the teachers; 0 without a common draw."""
     right: dict[str, dict[str, dict[tuple[str, int], bool]]] = {}
     for sample in samples:
         is_right = sample.verdict is not None and sample.verdict.correct
@@ -36,7 +36,7 @@ def win_rates(samples: Sequence[Sample]) -> dict[str, dict[str, float]]:
 
 
 def _rates(teachers: Mapping[str, Mapping[tuple[str, int], bool]]) -> dict[str, float]:
-    """Shares of right answers by teacher; `teachers` say of each (prompt, number of the draw) whether it was right."""
+    """Shares of right answers by teacher; `teachers` says for each (prompt, draw number) whether it was right."""
     common = set.intersection(*(set(answers) for answers in teachers.values()))
     return {name: sum(answers[draw] for draw in common) / max(len(common), 1) for name, answers in teachers.items()}
 

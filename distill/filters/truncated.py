@@ -8,7 +8,7 @@ from distill.spec.sample import Sample
 
 @placed(20, usual=True)
 def truncated() -> Filter:
-    """Drop what a limit ended."""
+    """Drop answers that a limit ended."""
 
     def judge(sample: Sample) -> str | None:
         finish = sample.answer.finish_reason

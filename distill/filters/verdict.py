@@ -1,4 +1,7 @@
-"""Keep what the verifier calls correct. No verdict (a timeout, an error) is not wrong, but nothing to learn either."""
+"""Keep what the verifier calls correct.
+
+No verdict (a timeout, an error) does not mean wrong, but there is nothing to learn either.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Buying answers of teachers: units, the ledger that pays once, shards, judging."""
+"""Getting teachers' answers: units, the ledger that pays for each once, shards, judging."""

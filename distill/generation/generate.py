@@ -1,12 +1,12 @@
-"""Fill the ledger with what is missing, bounded and resumable, one failure costing one sample.
+"""Fill the ledger with missing answers: bounded, resumable, and one failure costs one sample.
 
     Generator.answer(units) -> (unit, answer or failure), as they end
 
 The local generator opens the teacher in this process and solves each unit in a session of its own, at most
-`concurrency` at once; another one (see `distill.generation.shards`) has the same interface, and only this module writes
-to the ledger. A call that fails is a failure on the ledger, its siblings go on; so many in a row mean that the engine
-is gone, and stop the job, which goes on at the next run. Cost: the teacher's; the ledger adds well under a millisecond
-a row.
+`concurrency` at once. The generator of `distill.generation.shards` has the same interface; only this module writes to
+the ledger. A failed call is a failure on the ledger and the others continue; `MAX_STREAK` in a row mean that the engine
+is gone and stop the job, which the next run resumes. Cost: the teacher's; the ledger adds well under a millisecond a
+row.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ttc.session.session import Shared
 from ttc.session.solve import solve, spent
 
 MAX_STREAK = 8
-"""So many failures in a row, however different their problems, mean that the engine is gone."""
+"""This many failures in a row, across different problems, mean that the engine is gone."""
 
 
 class Generator(Protocol):
@@ -88,7 +88,7 @@ class LocalGenerator:
             )
         except (ConfigError, Unsupported):
             raise
-        except Exception as raised:  # whatever goes wrong with one sample is data; its siblings go on
+        except Exception as raised:  # whatever goes wrong with one sample is data; the others continue
             error = leaf(raised)
             if isinstance(error, ConfigError | Unsupported):
                 raise error from None
@@ -98,7 +98,7 @@ class LocalGenerator:
 async def made(
     workers: Sequence[Coroutine[Any, Any, None]], outbox: Done, num: int
 ) -> AsyncGenerator[tuple[WorkUnit, Outcome], None]:
-    """Run workers that put outcomes into `done`; yield `num` of them, raise what a worker raises, end the workers."""
+    """Run workers that put outcomes into `done`: yield `num` of them, raise a worker's error, then end the workers."""
 
     async def run(worker: Coroutine[Any, Any, None]) -> None:
         try:
@@ -134,7 +134,9 @@ async def fill(
     opener: Opener = open_local,
     progress: Progress = lambda num_written, missing: None,
 ) -> int:
-    """Make what is missing of `units`, all of `teacher`; returns how many were asked for. Opens nothing for none.
+    """Answer the missing ones of `units`, all of `teacher`; returns how many there were.
+
+    With none missing, opens nothing.
 
     Raises:
         EngineError: `MAX_STREAK` units in a row failed.

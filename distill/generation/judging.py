@@ -1,6 +1,6 @@
-"""From ledger entries to samples: verdicts are asked once, kept beside the entries, and joined with what was asked.
+"""From ledger entries to samples: each verdict is asked for once, kept beside its entry, and joined with the question.
 
-A verifier holds the targets; its name and version key its verdicts, so a newer version judges anew. Cost: one verdict
+A verifier holds the targets; its name and version key its verdicts, so a newer version judges again. Cost: one verdict
 per entry and version.
 """
 
@@ -42,7 +42,7 @@ def verifier_of(task: Task, override: str | None) -> PartChoice:
 
 
 def verifier_label(choice: PartChoice, verifier: Verifier) -> str:
-    """Name, version, and a digest of parameters and files: what keys a verdict."""
+    """The key of a verifier's verdicts: name, version, and a digest of parameters and files."""
     settings = [dump(choice.params), list(part_contents(choice).values())]
     return f"{verifier.name} {verifier.version} {name_of(settings)}"
 
@@ -71,7 +71,7 @@ async def _judged(
     override: str | None,
     answered: Sequence[tuple[Item, WorkUnit, LedgerEntry, Answer]],
 ) -> list[Verdict]:
-    """A verdict per answer; new ones are written down, unless asking again may change them."""
+    """A verdict per answer; new ones are stored, unless asking again may change them."""
     if not answered:
         return []
     choice = verifier_of(task, override)

@@ -1,20 +1,20 @@
-"""Units of work, and the ledger that pays each of them once, whatever kills the job in between.
+"""Units of work, and the ledger that pays for each of them once, even if the job is killed in between.
 
     key = digest(prompt digest, teacher digest, sampling digest without n and max_tokens, number of the sample)
     seed = hash of the key
 
-A unit is one answer of one teacher to one prompt: the same request is the same unit whenever, in whatever order and by
-whomever it is made. The problem is asked under its prompt's digest, so two problems with one prompt are one unit.
+A unit is one answer of one teacher to one prompt: the same request is the same unit, whenever, in whatever order and by
+whichever job it is made. The problem is asked under its prompt's digest, so two problems with one prompt are one unit.
 
 The ledger is one SQLite file. A row is (unit, max_tokens): done with its answer, or failed with its error. A unit is
-finished when some row of it ended by itself, or was cut at the cap that is wanted now. So a higher cap makes only the
-cut ones anew and keeps their old rows, and a higher n asks only for units that are not there. A failed unit is tried
-again at the next run; its row is replaced, and keeps what the failures had cost. Verdicts stand beside, by verifier and
-version.
+finished when one of its rows ended by itself, or was cut at the cap wanted now. So a higher cap repeats only the cut
+ones and keeps their old rows, and a higher n asks only for units that are missing. A failed unit is tried again at the
+next run; the new row replaces the old one and keeps the cost of the failures. Verdicts are stored beside the rows, by
+verifier and version.
 
-A row is written in a transaction of its own as soon as its answer ends. A killed process loses what was in flight (its
-tokens are spent, and on no row), a loss of power perhaps the last rows, which are then made again. What the ledger
-exports, and its digest, are in the order of keys: independent of who finished first. Left out: several writers.
+A row is written in a transaction of its own as soon as its answer ends. A killed process loses what was in flight
+(those tokens are spent without a row); a power failure may lose the last rows, which are then made again. Its exports
+and its digest are in the order of keys, independent of what finished first. Left out: several writers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEDGER = "ledger.sqlite"
 
 @dataclass(frozen=True, slots=True)
 class WorkUnit:
-    """What is asked of a teacher. `problem` has no target; its id is the digest of its prompt."""
+    """One request to a teacher. `problem` has no target; its id is the digest of its prompt."""
 
     key: str
     problem: Problem
@@ -65,7 +65,7 @@ class WorkUnit:
 
 
 def units_of(assignment: Assignment, seed: int) -> Iterator[tuple[Item, WorkUnit]]:
-    """The units of an assignment: all first samples, then all second ones, so that a prefix is a fair part."""
+    """The units of an assignment: all first samples, then all second ones, so that a prefix covers all problems."""
     teacher, how = assignment.teacher.digest, sampling_digest(assignment.sampling, assignment.thinking, seed)
     problems = [(item, replace(item.problem, id=prompt_digest(item.problem), meta={})) for item in assignment.items]
     for index in range(assignment.n):
@@ -75,18 +75,18 @@ def units_of(assignment: Assignment, seed: int) -> Iterator[tuple[Item, WorkUnit
 
 
 def prompt_digest(problem: Problem) -> str:
-    """Digest of what is asked and of how answers to it are read."""
+    """Digest of the question and of how answers to it are read."""
     return name_of([problem.kind, *([message.role, message.content] for message in problem.messages)])
 
 
 def sampling_digest(sampling: Sampling, thinking: Thinking, seed: int) -> str:
-    """Digest of how a draw is made, without the cap on its tokens; `seed` is the job's."""
+    """Digest of the sampling of a draw, without the cap on its tokens; `seed` is the job's."""
     settings = {item.name: dump(getattr(sampling, item.name)) for item in fields(Sampling)}
     return name_of({**settings, "max_tokens": None, "seed": seed, "thinking": dump(thinking)})
 
 
 def distinct(pairs: Iterable[tuple[Item, WorkUnit]]) -> list[WorkUnit]:
-    """The units, each once, in their order."""
+    """The units in order, each once."""
     return list({unit.key: unit for _, unit in pairs}.values())
 
 
@@ -107,7 +107,7 @@ CREATE TABLE IF NOT EXISTS verdicts (
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A call that gave no answer: why, and what it had cost."""
+    """A call that gave no answer: the reason and its cost."""
 
     error: str
     usage: Usage = Usage()
@@ -119,7 +119,7 @@ Outcome = Answer | Failure
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A row: what one unit gave at one cap."""
+    """A row: the outcome of one unit at one cap."""
 
     key: str
     max_tokens: int
@@ -150,7 +150,7 @@ _NO_ROOM = ("SQLITE_FULL", *(f"SQLITE_IOERR_{part}" for part in ("WRITE", "TRUNC
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """Open the database; only to read, where its folder may not be written to and nothing but its file is needed."""
+    """Open the database; read-only if its folder is not writable and its file alone suffices."""
     waiting = path.with_name(f"{path.name}-wal")
     is_whole = path.is_file() and not (waiting.is_file() and waiting.stat().st_size)
     if is_whole and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
@@ -166,7 +166,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 
 def _told(error: sqlite3.Error, path: Path) -> Exception:
-    """What an error of the database means: no room, no right to write, in use, or no whole ledger."""
+    """What a database error means: disk full, not writable, in use, or damaged."""
     name = str(getattr(error, "sqlite_errorname", ""))
     if name in _NO_ROOM:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
@@ -178,10 +178,10 @@ def _told(error: sqlite3.Error, path: Path) -> Exception:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return RecordError(f"{path} is in use by another program ({error}); wait for it")
     if name.startswith("SQLITE_NOTADB"):
-        return RecordError(f"{path} is not a ledger ({error}); put it back, or move it away to start anew")
+        return RecordError(f"{path} is not a ledger ({error}); put it back, or move it away to start over")
     if name.startswith("SQLITE_CORRUPT"):
         return RecordError(
-            f"{path} is cut or damaged ({error}); put back a whole copy, with its -wal, or move it away to start anew"
+            f"{path} is cut or damaged ({error}); put back a complete copy, with its -wal, or move it away"
         )
     return RecordError(f"{path} cannot be used ({error})")
 
@@ -201,7 +201,7 @@ class AnswerLedger:
             raise RecordError(f"{path} is a ledger of schema {schema}; this version reads {SCHEMA}")
 
     def _schema(self) -> int:
-        """That of the file; a new one gets its tables first."""
+        """The schema of the file; a new file gets its tables first."""
         try:
             (schema,) = self._base.execute("PRAGMA user_version").fetchone()
             if schema == 0:
@@ -212,7 +212,7 @@ class AnswerLedger:
         return int(schema)
 
     def missing(self, units: Iterable[WorkUnit]) -> list[WorkUnit]:
-        """Units that have to be made, in their order: absent, failed, or cut at a lower cap than they want now."""
+        """Units that must be answered, in order: absent, failed, or cut at a lower cap than wanted now."""
         finished = {key for (key,) in self._base.execute(
             "SELECT DISTINCT key FROM units WHERE state = 'done' AND finish_reason = 'stop'"
         )}  # fmt: skip
@@ -222,7 +222,7 @@ class AnswerLedger:
         return [u for u in units if u.key not in finished and caps.get(u.key, 0) < u.max_tokens]
 
     def record(self, unit: WorkUnit, outcome: Outcome) -> None:
-        """Write what a unit gave, durably. Raises ConfigError when it was already paid for."""
+        """Store the outcome of a unit durably. Raises ConfigError when it was already paid for."""
         before = self._base.execute(
             "SELECT attempts, usage FROM units WHERE key = ? AND max_tokens = ?", (unit.key, unit.max_tokens)
         ).fetchone()
@@ -256,9 +256,9 @@ class AnswerLedger:
             raise _told(exc, self.path) from exc
 
     def answered(self, units: Iterable[WorkUnit]) -> dict[str, int]:
-        """Units that were answered just as another job would have them, and the cap of that answer.
+        """Units whose answers here are those that another job would get, and the caps of these answers.
 
-        It ended by itself under no higher cap than is wanted, which a longer one may need, or was cut at that very cap.
+        Such an answer ended by itself under a cap no higher than the one wanted, or was cut at exactly that cap.
         """
         wanted = {unit.key: unit.max_tokens for unit in units}
         rows = self._base.execute("SELECT key, max_tokens, finish_reason FROM units WHERE state = 'done'")
@@ -269,9 +269,9 @@ class AnswerLedger:
         }
 
     def take_over(self, other: AnswerLedger, units: Iterable[WorkUnit]) -> int:
-        """Copy what another job's ledger answered of units that are missing here, with its cost; returns how many.
+        """Copy the answers, with their cost, that another job's ledger has to units missing here; returns how many.
 
-        A key holds all that an answer hangs on but its cap, so the copy is what would be made here.
+        A key covers everything that an answer depends on but its cap, so the copy is what this job would have made.
         """
         missing = self.missing(units)
         rows = (
@@ -287,7 +287,7 @@ class AnswerLedger:
         return len(missing) - len(self.missing(missing))  # one that failed here at that cap keeps its row
 
     def entries(self, units: Iterable[WorkUnit]) -> Iterator[tuple[WorkUnit, LedgerEntry]]:
-        """(unit, its row) in the order of `units`, for those that are there: the row that finished, else the last."""
+        """(unit, its row) in the order of `units`, for those that are there: the finished row, else the last."""
         for unit in units:
             row = self._base.execute(
                 "SELECT max_tokens, state, answer, usage, seconds, error, attempts FROM units WHERE key = ? "
@@ -298,14 +298,14 @@ class AnswerLedger:
                 yield unit, _entry(unit.key, row)
 
     def usages(self, keys: Container[str]) -> list[tuple[Usage, int | None]]:
-        """What the answers of these units cost, and the caps that cut them; in the order of keys, answers not read."""
+        """The cost of these units' answers and the caps that cut them, in the order of keys; answers are not read."""
         rows = self._base.execute(
             "SELECT key, usage, max_tokens, finish_reason FROM units WHERE state = 'done' ORDER BY key, max_tokens"
         )
         return [(_usage(text), None if end == "stop" else cap) for key, text, cap, end in rows if key in keys]
 
     def verdict(self, entry: LedgerEntry, verifier: str, target: str) -> Verdict | None:
-        """What a verifier (name and version) said of an entry held to a target (its digest); None: not asked yet."""
+        """The verdict of a verifier (name and version) on an entry for a target (its digest); None: not asked yet."""
         row = self._base.execute(
             "SELECT verdict FROM verdicts WHERE key = ? AND max_tokens = ? AND verifier = ? AND target = ?",
             (entry.key, entry.max_tokens, verifier, target),
@@ -326,7 +326,7 @@ class AnswerLedger:
             raise _told(exc, self.path) from exc
 
     def story(self, key: str) -> list[LedgerRow]:
-        """All rows of a unit, the lowest cap first, with what verifiers said of them."""
+        """All rows of a unit, the lowest cap first, with their verdicts."""
         rows = self._base.execute(
             "SELECT teacher, sample, seed, max_tokens, state, finish_reason, error, usage FROM units WHERE key = ? "
             "ORDER BY max_tokens",
@@ -348,7 +348,7 @@ class AnswerLedger:
         return tuple((verifier, f"{data['status']} {data['reason']}".strip()) for verifier, data in verdicts)
 
     def digest(self) -> str:
-        """Digest of what was generated, independent of order, time and attempts."""
+        """Digest of everything generated, independent of order, time and attempts."""
         rows = self._base.execute(
             "SELECT key, max_tokens, prompt, teacher, sample, seed, state, answer FROM units ORDER BY key, max_tokens"
         )
@@ -397,7 +397,7 @@ def _pack(answer: Answer) -> bytes:
 
 
 def _content(packed: bytes | None) -> Mapping[str, Any] | None:
-    """What of an answer counts in the digest: not the tokens that a cache saved, which depend on the schedule."""
+    """The part of an answer that the digest covers: not the tokens that a cache saved, which depend on the schedule."""
     if packed is None:
         return None
     answer: dict[str, Any] = json.loads(zlib.decompress(packed))

@@ -2,15 +2,15 @@
 
     fill(ledger, teacher, units, concurrency=64, opener=ray_opener(4))
 
-An actor holds an engine and no state; only the driver writes the ledger. So an actor that dies loses nothing that was
-paid for: another one takes its place, and the units it had go back to the front of the queue. A unit over which
-`MAX_DEATHS` actors died, the last one while it had nothing else to do, is a failure on the ledger; its siblings go on.
-Every draw is keyed by its unit's seed: on an engine that is itself deterministic the ledger and its digest do not
-depend on the number of actors, on who answered what, or on who died.
+An actor holds an engine and no state; only the driver writes the ledger. So an actor that dies loses no stored answer:
+another one takes its place, and its units go back to the front of the queue. A unit on which `MAX_DEATHS` actors died,
+the last one while it had nothing else to do, is a failure on the ledger; the others continue. Every draw is keyed by
+its unit's seed: on an engine that is itself deterministic the ledger and its digest do not depend on the number of
+actors, on who answered what, or on who died.
 
-Back-pressure: an actor has at most its share of the concurrency, the other units wait in the driver, and what is
-answered is written before more is taken. With RAY_ADDRESS set the actors run on that cluster, whose nodes need this
-package and the model folders at the same paths; else on this machine. Cost: weights, caches and start-up once per actor
+Back-pressure: an actor has at most its share of the concurrency, the other units wait in the driver, and answers are
+written before more units are taken. With RAY_ADDRESS set the actors run on that cluster, whose nodes need this package
+and the model folders at the same paths; else on this machine. Cost: weights, caches and start-up once per actor
 (seconds), and a few milliseconds per unit. Left out: engines that span nodes by themselves (give the vllm engine its
 own `tensor_parallel_size`), and adding actors while a job runs.
 """
@@ -32,13 +32,13 @@ from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.errors import ConfigError, EngineError, MissingExtra
 
 MAX_DEATHS = 3
-"""So many actors may die over one unit before it counts as failed."""
+"""This many actors may die on one unit before it counts as failed."""
 
 _Found = tuple[WorkUnit, Outcome]
 
 
 def opener_for(shards: int) -> Opener:
-    """How a job opens its teachers: 0 in this process, more as so many Ray actors. Raises ConfigError below 0."""
+    """How a job opens its teachers: 0 in this process, n as n Ray actors. Raises ConfigError below 0."""
     if shards < 0:
         raise ConfigError(f"shards must be at least 0, got {shards}")
     return ray_opener(shards) if shards else open_local
@@ -55,7 +55,7 @@ def ray_opener(shards: int) -> Opener:
 
 
 class ShardWorker:
-    """What runs in an actor: one teacher, loaded at the first question, so that its errors reach the driver whole."""
+    """What runs in an actor: one teacher, loaded at the first question, so that its errors reach the driver."""
 
     def __init__(self, sealed: Teacher, concurrency: int) -> None:
         self._sealed, self._concurrency = sealed, concurrency
@@ -76,7 +76,7 @@ class ShardWorker:
 
 
 class _Seat:
-    """The place of an actor; the one that sits there changes when it dies. It answers `in_flight` units at once."""
+    """A place for one actor, which is replaced when it dies. It answers `in_flight` units at once."""
 
     def __init__(self, actor: Any, in_flight: int) -> None:
         self.actor = actor
@@ -84,9 +84,9 @@ class _Seat:
 
     @asynccontextmanager
     async def taken(self, *, alone: bool) -> AsyncGenerator[Any, None]:
-        """Yield the actor for one unit, or for one unit and no other."""
+        """Yield the actor for one unit; with `alone`, for no other unit beside it."""
         num_places = self._all if alone else 1
-        async with self._next:  # who waits for all places is not overtaken by those who want one
+        async with self._next:  # a unit that waits for all places is not overtaken by units that want one
             for _ in range(num_places):
                 await self._free.acquire()
         try:
@@ -110,7 +110,7 @@ class RayGenerator:
     async def answer(self, units: Sequence[WorkUnit]) -> AsyncGenerator[_Found, None]:
         """See `Generator.answer`."""
         todo, deaths = deque(units), Counter[str]()
-        # one place per worker: who has an answer to give waits until the driver has written the others
+        # one place per worker: a worker with an answer waits until the driver has written the others
         outbox: Done = asyncio.Queue(len(self._seats) * self._in_flight)
         workers = [self._work(seat, todo, deaths, outbox) for _ in range(self._in_flight) for seat in self._seats]
         async with aclosing(made(workers, outbox, len(units))) as outcomes:
@@ -132,7 +132,7 @@ class RayGenerator:
         """Ask the actor of one seat for one unit after the other."""
         while todo:
             unit = todo.popleft()
-            # the last time alone, so that what it did not do itself is not held against it
+            # the last attempt runs alone, so that another unit's crash does not count against it
             async with seat.taken(alone=deaths[unit.key] == MAX_DEATHS - 1) as actor:
                 outcome = await self._ask(seat, actor, unit)
             if outcome is None:
@@ -140,7 +140,7 @@ class RayGenerator:
                 if deaths[unit.key] < MAX_DEATHS:
                     todo.appendleft(unit)
                     continue
-                outcome = Failure(f"EngineError: {MAX_DEATHS} actors died over this unit")
+                outcome = Failure(f"EngineError: {MAX_DEATHS} actors died on this unit")
             await outbox.put((unit, outcome))
 
     async def _ask(self, seat: _Seat, actor: Any, unit: WorkUnit) -> Outcome | None:

@@ -3,12 +3,12 @@
     resolve -> lock -> pre-flight -> smoke gate -> ledger -> filters, selection, mixing, audit -> training ->
     before and after -> gates -> manifest, card -> promotion
 
-Run again, it goes on where it was killed: answers are on the ledger, training in its checkpoints, measurements in their
-runs; everything in between is a function of those and is made anew. `promoted` in the job's folder is a link to the
-student, moved in one step and only when every declared gate passes.
+A killed job continues when it is run again: answers are on the ledger, training in its checkpoints, measurements in
+their runs; everything in between is a function of those and is made again. `promoted` in the job's folder is a link to
+the student, moved in one step and only when every declared gate passes.
 
 Training is the method's stages as a run of `train`, in a folder named by a digest of the stages, the rows, the student
-and the seed: the same training is resumed or found done, changed data or settings train anew beside it.
+and the seed: the same training is resumed or already done; changed data or settings train beside it.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ from ttc.identity.digests import file_digest
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan, what the pre-flight found, and what it will cost, one line each."""
+    """A plan, the findings of the pre-flight, and the cost, one line each."""
 
     plan: JobPlan
     findings: Sequence[Finding]
@@ -80,7 +80,10 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """How a job ended. `model` is None when a health rule stopped the training; `promoted` the pointer, if moved."""
+    """How a job ended.
+
+    `model` is None when a health rule stopped the training; `promoted` is the pointer, if it was moved.
+    """
 
     model: Path | None
     checks: Sequence[GateCheck]
@@ -102,7 +105,7 @@ def plan_job(spec: JobSpec, folder: Path) -> Planned:
 
 
 def _measuring(plan: JobPlan) -> Iterator[str]:
-    """What the measurements cost that no ledger has."""
+    """The cost of the measurements, which are on no ledger."""
     yield from measuring_lines(plan.job, plan.measured)
     by_gates = plan.gates is not None and plan.gates.train is not None
     more = {"the method's own numbers": bool(plan.method.numbers(plan.job)), "what the gates measure": by_gates}
@@ -114,10 +117,10 @@ def _measuring(plan: JobPlan) -> Iterator[str]:
 def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
     from transformers.utils import logging as transformers_logging
 
-    transformers_logging.disable_progress_bar()  # of models that a check loads, too
+    transformers_logging.disable_progress_bar()  # also hides the progress bars of models that a check loads
     check_place(folder)
     plan = resolve(spec, folder)
-    check_lock(plan)  # first: what is said below of a file that was changed is no help
+    check_lock(plan)  # first: messages below about a changed file would not help
     check_unmeasured(spec.mix, plan.held_out)
     return plan, preflight.run(plan.job)
 
@@ -125,7 +128,7 @@ def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
 def run_job(
     spec: JobSpec, folder: Path, log: Log, opener: Opener | None = None, stop: StopRequest | None = None
 ) -> JobResult:
-    """Run a job to its end, or on from where it was; one process at a time.
+    """Run a job to its end, resuming it if it was started; one process at a time.
 
     Args:
         spec: what is asked.
@@ -168,7 +171,7 @@ def run_job(
 
 @contextmanager
 def _saying_what_is_kept(plan: JobPlan, ledger: AnswerLedger) -> Iterator[None]:
-    """Let what a signal raises inside say how many answers are on the ledger, beside what it says itself."""
+    """Add the number of answers on the ledger to the message of an interrupt raised inside."""
     try:
         yield
     except KeyboardInterrupt as exc:
@@ -180,7 +183,7 @@ def _saying_what_is_kept(plan: JobPlan, ledger: AnswerLedger) -> Iterator[None]:
 
 
 def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None, Mapping[str, Any], RowAudit | None]:
-    """From the ledger to audited rows on the disk; nothing for a method that generates while it trains."""
+    """From the ledger to audited rows on the disk; None for a method that generates while it trains."""
     spec = plan.spec
     if not plan.assignments:
         return None, {}, None
@@ -205,7 +208,7 @@ def _prepare(plan: JobPlan, ledger: AnswerLedger, log: Log) -> tuple[Data | None
 
 
 def _audited(plan: JobPlan, rows: Sequence[TrainingRow], log: Log) -> AuditedRows:
-    """The rows that pass the audit; says how many do not, and the first of them."""
+    """The rows that pass the audit; logs how many do not, and the first of them."""
     audited = audit_rows(rows, plan.job.student, room_of(plan.job.student))
     if audited.unfit:
         log(f"the audit leaves out {len(audited.unfit)} of {counted(len(rows), 'row')}: {audited.audit.problems[0]}")
@@ -233,7 +236,7 @@ class Trained:
 
 
 def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None], stop: StopRequest) -> Trained:
-    """Run the method's stages from the student's folder, or go on there; raises ConfigError, TrainingError."""
+    """Run the method's stages from the student's folder, or resume them; raises ConfigError, TrainingError."""
     import torch
 
     spec, job = plan.spec, plan.job
@@ -252,7 +255,7 @@ def train_student(plan: JobPlan, data: Data | None, log: Callable[[str], None], 
 
 
 def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
-    """Fields as a run records them: the file of rows by its content, so that a job's folder may be moved."""
+    """Fields as a run records them, with the file of rows by content, so that a job's folder may be moved."""
     place = None if data is None else str(data.path)
     return {
         key: f"rows {file_digest(Path(value))}" if place is not None and value == place else value
@@ -261,7 +264,7 @@ def _portable(fields: Mapping[str, Any], data: Data | None) -> dict[str, Any]:
 
 
 def _digest(plan: JobPlan, steps: Sequence[RecipeStep]) -> str:
-    """Of what training depends on; a number that `--set` gives as text is that number."""
+    """The digest of what training depends on; a number that `--set` gives as text counts as that number."""
     fields = [{n: step.values[n] if isinstance(v, str) else v for n, v in step.fields.items()} for step in steps]
     settings = [[step.kind, str(sorted(own.items()))] for step, own in zip(steps, fields, strict=True)]
     return name_of([settings, plan.digests["student"], plan.digests["teachers"], plan.spec.seed])
@@ -276,7 +279,7 @@ def _finish(
     audit: RowAudit | None,
     log: Log,
 ) -> JobResult:
-    """Measure, judge, write down, promote."""
+    """Measure, check the gates, write the results, promote."""
     folder, spec = plan.job.folder, plan.spec
     replace_link(folder / "model", model)
     log("measuring the start and the student")
@@ -313,13 +316,13 @@ def _refusal(checks: Sequence[GateCheck]) -> str:
     if not names:
         return "not promoted: the spec declares no gates"
     return (
-        f"not promoted: {names} failed. Change the spec and give the same command: answers are not paid for again, and "
+        f"not promoted: {names} failed. Change the spec and run the same command: answers are not paid for again, and "
         "under other gates nothing is trained again"
     )
 
 
 def _measure(plan: JobPlan, model: Path, folder: Path) -> Measured:
-    """A model folder on all measured tasks, and in the method's own numbers."""
+    """Measure a model folder on all measured tasks, and by the method's own numbers."""
     tasks = measure_model(plan.job, plan.measured, model, folder)
     return Measured(tasks, dict(plan.method.measure(plan.job, model, plan.job.setting)))
 
@@ -336,7 +339,7 @@ def _judge(plan: JobPlan, trained: Trained, models: Mapping[str, Measured]) -> l
 
 
 def _gate_task(plan: JobPlan, name: str) -> Task:
-    """The task of a gate under the spec's sampling; one that the job measures is judged as it is there, too."""
+    """The task of a gate under the spec's sampling; a task that the job also measures is verified in the same way."""
     task, spec = make_task(name), plan.spec
     if spec.verifier is not None and name in plan.measured:
         task = replace(task, verifier=VerifierSpec(*parse_spec(spec.verifier)))
@@ -344,7 +347,7 @@ def _gate_task(plan: JobPlan, name: str) -> Task:
 
 
 def _pass_rates(samples: Sequence[Sample]) -> dict[str, float]:
-    """The student's share of right answers by prompt, of those that got a verdict."""
+    """The student's share of right answers by prompt, among answers with a verdict."""
     right: dict[str, list[bool]] = {}
     for sample in samples:
         if sample.label == PROBE and sample.verdict is not None and sample.verdict.status not in NO_VERDICT:
@@ -353,7 +356,7 @@ def _pass_rates(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def refused(findings: Sequence[Finding], spec: JobSpec) -> list[Finding]:
-    """What the pre-flight refuses and the spec does not waive; raises UnknownName for a check that does not exist."""
+    """Findings that refuse the job and are not waived by the spec; raises UnknownName for an unknown check."""
     names = [finding.check for finding in findings]
     for name in spec.waive:
         if name not in names:

@@ -1,9 +1,9 @@
 """What a finished job leaves: its manifest, and the model card of its student.
 
-The manifest holds digests of all that went in and of all that came out, and versions. No date, no duration and no path
-is in it: two runs of one job give the same manifest on the same machine, whatever killed them in between.
-`verify_manifest` compares the files on the disk with it. The card, written into the model folder, says who taught the
-student, on what, and what that brought.
+The manifest holds digests of all inputs and outputs, and versions. It has no date, duration or path: two runs of one
+job give the same manifest on the same machine, even if they were killed in between. `verify_manifest` compares the
+files on the disk with it. The card, written into the model folder, says who taught the student, on what data, and with
+what effect.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "vllm", "sglang", "
 
 
 def write_manifest(plan: JobPlan, ledger: AnswerLedger, model: Path, training: str) -> dict[str, Any]:
-    """Write and return the manifest of a finished job; `training` is the digest its training is named by."""
+    """Write and return the manifest of a finished job; `training` is the digest that names its training."""
     job, spec = plan.job, plan.spec
     data = job.folder / DATA
     manifest = {
@@ -77,7 +77,7 @@ def write_manifest(plan: JobPlan, ledger: AnswerLedger, model: Path, training: s
 
 
 def verify_manifest(folder: Path) -> list[str]:
-    """What on the disk is not as the manifest says; raises ConfigError (not finished) or RecordError (broken)."""
+    """What on the disk differs from the manifest; raises ConfigError (not finished) or RecordError (broken)."""
     path = folder / MANIFEST
     if not path.is_file():
         raise ConfigError(f"{folder} has no {MANIFEST}: the job is not finished")
@@ -85,7 +85,7 @@ def verify_manifest(folder: Path) -> list[str]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         out = manifest["out"]
     except (ValueError, KeyError, TypeError) as exc:
-        raise RecordError(f"{path}: not a manifest ({exc!r}); run the job again, which writes it anew") from exc
+        raise RecordError(f"{path}: not a manifest ({exc!r}); run the job again, which rewrites it") from exc
     if manifest.get("schema") != SCHEMA:
         raise RecordError(
             f"{path} is of an older version, which digested models in another way: nothing can be compared with it"
@@ -129,7 +129,7 @@ def write_card(
     models: Mapping[str, Measured],
     checks: Sequence[GateCheck],
 ) -> Path:
-    """Write README.md into the model folder; `measured` by who: start, student, and teachers by name."""
+    """Write README.md into the model folder; `measured` has the start, the student, and the teachers by name."""
     spec = plan.spec
     lines = compared(models, spec.seed)
     taught = [

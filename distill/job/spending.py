@@ -1,8 +1,8 @@
-"""What a job pays for: every answer of its plan, brought onto the ledger once.
+"""Spending: every answer of a job's plan is brought onto the ledger once.
 
-The smoke gate asks for all answers to the first few problems of every assignment and refuses the job when more than
-`smoke_failures` of them get none that passes the filters that judge an answer by itself, saying what those said. What
-it generated stays on the ledger and is not paid again. A teacher is opened once where there is only one.
+The smoke gate asks for all answers to the first few problems of every assignment. It refuses the job, with the filters'
+reasons, when more than `smoke_failures` of them have no answer that passes the per-answer filters. What it generated
+stays on the ledger and is not paid again. A lone teacher is opened once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def units_by_teacher(plan: JobPlan) -> list[tuple[Teacher, list[WorkUnit]]]:
 
 
 def take_over(plan: JobPlan, ledger: AnswerLedger, log: Log) -> None:
-    """Bring what other jobs paid for onto the ledger."""
+    """Copy answers that other jobs paid for onto the ledger."""
     units = [unit for _, several in units_by_teacher(plan) for unit in several]
     for place in plan.spec.ledgers:
         with AnswerLedger(Path(place).expanduser() / LEDGER) as other:
@@ -48,7 +48,7 @@ def take_over(plan: JobPlan, ledger: AnswerLedger, log: Log) -> None:
 
 
 def cost_lines(plan: JobPlan) -> list[str]:
-    """Units by teacher, with the most they may cost, or what they will by what is on the ledger already."""
+    """Units by teacher, with the most they may cost, or an estimate from what is on the ledger already."""
     lines = []
     for teacher, units in units_by_teacher(plan):
         most = sum(unit.max_tokens for unit in units)
@@ -65,9 +65,9 @@ def cost_lines(plan: JobPlan) -> list[str]:
 
 
 def expected_cost(plan: JobPlan, ledger: AnswerLedger) -> str:
-    """What is still to be paid, by the mean of what is on the ledger; empty when nothing is, or nothing is left.
+    """The estimated rest of the cost, by the mean of the ledger; empty without any, or with nothing left.
 
-    An answer that a lower cap cut counts as one that the cap of now cuts.
+    An answer that a lower cap cut counts as one that the current cap cuts.
     """
     lines = []
     for teacher, units in units_by_teacher(plan):
@@ -84,7 +84,7 @@ def expected_cost(plan: JobPlan, ledger: AnswerLedger) -> str:
 
 
 async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log, stop: StopRequest) -> None:
-    """Bring every unit onto the ledger, or those that are made before a signal asks for an end.
+    """Bring every unit onto the ledger, or as many as are done before a signal asks for an end.
 
     Raises:
         ConfigError: the smoke gate refuses the job.
@@ -96,7 +96,7 @@ async def spend(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log, s
 
 
 async def _fill_all(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Log) -> None:
-    """The smoke gate, then what is missing, teacher by teacher."""
+    """The smoke gate, then the missing units, teacher by teacher."""
     teachers = _OpenTeachers(opener)
     missing = {teacher.digest: len(ledger.missing(units)) for teacher, units in units_by_teacher(plan)}
     try:
@@ -145,7 +145,7 @@ async def _smoke(
 
 
 def _remedy(failed: Sequence[str], lost: int) -> str:
-    """What to change after a smoke gate: by the errors of calls, or, without errors, by wrong answers."""
+    """What to change after a failed smoke gate, by the calls' errors, or else the wrong answers."""
     if not failed:
         better = "Take a better teacher, more answers (n), more tokens (sampling.max_tokens)"
         return f"{better}, or accept it: smoke_failures = {lost}"
@@ -155,11 +155,11 @@ def _remedy(failed: Sequence[str], lost: int) -> str:
         return f"Set sampling.max_tokens lower, so that question and answer fit the teacher's context ({error})"
     if kind == PromptRefused.__name__:
         return f"Leave out the problems that the filter refuses, or accept it: smoke_failures = {lost} ({error})"
-    return f"Mend what stopped the calls, then give the same command again: failed calls are asked anew ({error})"
+    return f"Fix what stopped the calls, then run the same command again: failed calls are repeated ({error})"
 
 
 def _say_progress(log: Log, name: str, written: int, missing: int) -> None:
-    """Say now and then how far a teacher has come."""
+    """Log from time to time how far a teacher has come."""
     if written % max(1, missing // 10) == 0 and missing >= 100:
         log(f"{name}: {written:,} of {counted(missing, 'answer')}")
 
@@ -173,7 +173,7 @@ class _OpenTeachers:
         self._open: list[Generator] = []
 
     def open(self, teacher: Teacher, concurrency: int) -> Generator:
-        """This generator, turned to `teacher`."""
+        """Return this generator, switched to `teacher`."""
         if self._digest != teacher.digest:
             self._open.append(self._opener(teacher, concurrency))
             self._digest = teacher.digest

@@ -1,4 +1,4 @@
-"""How far a job is, and where a training row came from: read off its folder, nothing is computed and nothing loaded."""
+"""How far a job is, and where a training row came from: read from its folder, without loading a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ttc.records import iterate
 
 
 def status_lines(folder: Path) -> list[str]:
-    """What was asked and what is there; raises ConfigError when `folder` is no job."""
+    """What was asked and what is done; raises ConfigError when `folder` is no job."""
     lock = read_lock(folder)
     lines = [f"{lock['spec']['name']}: {lock['about']}"]
     if (folder / LEDGER).is_file():
@@ -41,13 +41,13 @@ def status_lines(folder: Path) -> list[str]:
 
 
 def _end(folder: Path) -> str:
-    """Whether what the lock asks for was done, and promoted; what an earlier run of the job left does not count."""
+    """Whether the job of the lock is finished and promoted; results of an earlier run do not count."""
     path, pointer = folder / RESULT, folder / "promoted"
     if not path.is_file():
         return "not finished"
     result = read_json(path, "checks")
     lock = file_digest(folder / LOCK)
-    if result.get("lock", lock) != lock:  # older results do not say
+    if result.get("lock", lock) != lock:  # older results lack it
         return f"not finished; model, {path.name} and report are of an earlier run of this job"
     if not pointer.is_symlink():
         return "finished, not promoted"

@@ -28,7 +28,7 @@ from ttc.session.thinking import Thinking
 
 
 class _Silent:
-    """Nobody watches a measurement."""
+    """A watcher that ignores everything."""
 
     def loaded(self, capabilities: Capabilities) -> None:
         """See `evals.experiment.Watcher`."""
@@ -47,7 +47,7 @@ class _Silent:
 
 
 def measuring_lines(job: DistillJob, tasks: Mapping[str, Task]) -> Iterator[str]:
-    """What `measure_model` asks of the start and of the student, and `measure_teacher` of each teacher, at most."""
+    """The most that `measure_model` asks of start and student, and `measure_teacher` of each teacher."""
     sizes = [_size(job.spec, task) for task in tasks.values()]
     if sizes:
         yield f"measuring the start and the student, greedily and sampled: {_most(sizes, 4, True)}"
@@ -59,12 +59,12 @@ def measuring_lines(job: DistillJob, tasks: Mapping[str, Task]) -> Iterator[str]
 
 
 def _size(spec: JobSpec, task: Task) -> tuple[int, int]:
-    """Problems that are measured of a task, and the cap of an answer."""
+    """How many problems of a task are measured, and the cap of an answer."""
     return len(task.items(spec.eval.limit, 0)), spec.sampling_of(task.sampling).max_tokens
 
 
 def _most(sizes: Sequence[tuple[int, int]], times: int, is_plain: bool) -> str:
-    """Each problem answered so many `times`; a search has no cap that is known before."""
+    """Tokens if each problem is answered `times` times; a search has no cap that is known in advance."""
     answers = times * sum(count for count, _ in sizes)
     tokens = times * sum(count * cap for count, cap in sizes)
     return counted(answers, "answer") + (f", at most {tokens:,} tokens" if is_plain else "")
@@ -107,7 +107,7 @@ def _run(
     folder: Path,
 ) -> list[Result]:
     settings = [name, spec.eval.limit, spec.seed, dict(spec.sampling), who.digest, spec.verifier, dump(thinking)]
-    settings.append(who.engine.model)  # a run names its model by its place, so a moved job is measured anew
+    settings.append(who.engine.model)  # a run names its model by its path, so a moved job is measured again
     place = folder / f"{task.name}-{name_of([str(item) for item in settings])}"
     experiment = Experiment(
         task=task,
@@ -123,12 +123,12 @@ def _run(
         limit=spec.eval.limit,
         arms=[Arm(choice, place / choice.label) for choice in choices],
     )
-    # A total is each problem's own here, as where the teacher generates: what is measured is what teaches.
+    # A total is each problem's own here, as it is during generation: what is measured is what teaches.
     run = execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=_Silent(), spend_total=None)
     try:
         results = asyncio.run(run)
     except EngineError as exc:
-        # The advice behind many failures in a row is that of `ttc eval`; the last of them is its cause.
+        # The error after many failures in a row has advice for `ttc eval`; its cause is the last failure.
         error = exc.__cause__ if isinstance(exc.__cause__, EngineError) else exc
         raise EngineError(
             f"measuring {who.name} on {name} was stopped: {error}; what was answered is kept: run the job again"
@@ -138,9 +138,9 @@ def _run(
 
 
 def _refuse_failed(what: str, records: Sequence[Record]) -> None:
-    """Raise EngineError for calls that failed: they are no wrong answers, and against a teacher's any student wins.
+    """Raise EngineError if calls failed: a failure is not a wrong answer, and would make a teacher lose to any student.
 
-    A problem that is too long for a model, or that a server's filter refuses, is one that it cannot answer.
+    A problem that is too long for a model, or refused by a server's filter, counts as one that it cannot answer.
     """
     errors = [record.error for record in records if record.error is not None]
     failed = [error for error in errors if not is_unanswerable(error)]

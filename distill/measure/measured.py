@@ -1,4 +1,4 @@
-"""What was measured of one model, task by task, and how it compares with others, problem by problem.
+"""The measurements of one model, task by task, and how it compares with others, problem by problem.
 
 A task is measured greedily and sampled, with equal seeds for every model, so that differences are paired. A teacher is
 measured as it teaches: under its strategy, whose answers are the greedy column.
@@ -22,8 +22,8 @@ class TaskNumbers:
     """Right answers in the order of the problems (greedy, and sampled where it was), and means over the greedy ones.
 
     `tokens` is what an answer cost: generated, judged and newly scored; `length` that of the answer itself. `unjudged`
-    answers got no verdict, and are not among the right ones. `groups` number the variants of one thing alike; empty
-    where every problem is its own.
+    answers got no verdict and do not count as right. `groups` gives variants of one thing the same number; empty where
+    every problem is its own.
     """
 
     right: tuple[bool, ...]
@@ -68,7 +68,7 @@ class Measured:
     own: Mapping[str, float] = field(default_factory=dict)
 
     def gap(self, other: Measured, task: str, seed: int) -> Interval:
-        """How much better `other` is on a task, greedily, problem by problem, with its 95 % interval."""
+        """How much better `other` is on a task with greedy answers, paired by problem, with its 95 % interval."""
         own, others = ([float(value) for value in model.tasks[task].right] for model in (self, other))
         return paired_interval(own, others, self.tasks[task].groups or range(len(own)), seed=seed)
 
@@ -94,7 +94,7 @@ def compared(models: Mapping[str, Measured], seed: int) -> list[tuple[str, ...]]
 
 
 def unjudged_lines(models: Mapping[str, Measured]) -> list[str]:
-    """What got no verdict, by who and task."""
+    """Lines on answers without a verdict, by model and task."""
     return [
         f"{who}: {counted(task.unjudged, 'answer')} on {name} without a verdict, counted as wrong"
         for who, model in models.items()
@@ -111,7 +111,7 @@ def _cells(model: Measured, start: Measured, task: str, seed: int, *, with_gain:
 
 
 def recoveries(models: Mapping[str, Measured]) -> dict[str, float]:
-    """Per task the share of the best teacher's gain over the start that the student has; NaN without such a gain."""
+    """Per task, the share of the best teacher's gain over the start that the student reached; NaN without a gain."""
     best = best_teachers({who: model for who, model in models.items() if who not in ("start", "student")})
     if "student" not in models:
         return {}
@@ -130,7 +130,7 @@ def best_teachers(teachers: Mapping[str, Measured]) -> dict[str, Measured]:
 
 
 def recovered(start: Measured, student: Measured, teacher: Measured, task: str) -> float:
-    """Share of the teacher's gain over the start that the student has, greedy; NaN where there was no gain."""
+    """Share of the teacher's greedy gain over the start that the student reached; NaN without a gain."""
     before, best = start.tasks[task].accuracy, teacher.tasks[task].accuracy
     return (student.tasks[task].accuracy - before) / (best - before) if best > before else math.nan
 

@@ -1,15 +1,15 @@
-"""Does a model think when it is told to, and not when it is told not to? Qwen3 calls such a measure ThinkFollow.
+"""Does a model think when told to, and not think when told not to? Qwen3 calls such a measure ThinkFollow.
 
     think, no_think      the flag stands behind the question
     default              no flag: it thinks
     switch               the template's own switch is off: no second think block in the answer
     last_flag            an earlier turn says the opposite of the last one, or says it alone; only where turns fit
 
-Every case is asked greedily of the same problems. A reply obeys when it ended itself and its think block is empty or
-not, as was asked. `obedience` is the share over all cases; accuracy in both modes stands beside it, since a model that
-thinks only where it is told shows it there. Cost: four or five answers per problem, on the embedded engine in its
-batch-invariant mode. Flags are Qwen3's (arXiv:2505.09388, section 4.3): `/think` and `/no_think` stand in a user or
-system turn, the last one holds, none at all means thinking, and an answer without thinking keeps an empty think block.
+Every case is asked greedily of the same problems. A reply obeys when it ended by itself and its think block is empty or
+not, as asked. `obedience` is the share over all cases; accuracy is given for both modes, where the effect of thinking
+shows. Cost: four or five answers per problem, on the embedded engine in its batch-invariant mode. Flags are Qwen3's
+(arXiv:2505.09388, section 4.3): `/think` and `/no_think` stand in a user or system turn, the last one holds, none at
+all means thinking, and an answer without thinking keeps an empty think block.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Flags:
         return self.think if thinks else self.no_think
 
     def write(self, messages: Sequence[Message], thinks: bool | None, *, in_system: bool = False) -> list[Message]:
-        """The conversation with a flag behind its last turn, or in a system turn; None leaves it alone."""
+        """The conversation with a flag behind its last turn, or in a system turn; unchanged for None."""
         if thinks is None:
             return list(messages)
         if not in_system:
@@ -82,7 +82,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class VariantReply:
-    """What came: thinking and its length in tokens, the answer, whether it ended itself, whether it was right."""
+    """A reply: thinking and its length in tokens, the answer, whether it ended by itself, whether it was right."""
 
     thinking: str
     num_thinking: int
@@ -146,11 +146,11 @@ async def _one(engine: Engine, verifier: Verifier, sampling: Sampling, question:
 _AUTO, _OFF = Thinking(), Thinking(mode="off")
 _CASES = {"think": True, "no_think": False, "default": True, "switch": False}
 _MODES = "think", "no_think"
-"""The cases whose accuracy is told."""
+"""The cases whose accuracy is reported."""
 
 
 def obedience_names(job: DistillJob, flags: Flags, *, turns: bool) -> list[str]:
-    """What the numbers of `obedience` are called; earlier turns are asked about only where they fit the context.
+    """The names of the numbers of `obedience`; earlier turns are tested only where they fit the context.
 
     Raises:
         ConfigError: a gate bounds what earlier turns show, and none fits.
@@ -173,7 +173,7 @@ _LAST = "obedience_last_flag"
 
 
 def _unfit(items: Sequence[tuple[Task, Item]], job: DistillJob, excess: int) -> str:
-    """That no problem fits behind an earlier turn, and what to do; `excess` tokens too many are in the shortest."""
+    """The error that no problem fits behind an earlier turn, and the fix; the shortest is `excess` tokens too long."""
     most = min(job.spec.sampling_of(task.sampling).max_tokens for task, _ in items) - excess
     fix = f"lower sampling.max_tokens to {most} or less" if most > 0 else "take a student with a longer context"
     room = f"the student's context of {counted(room_of(job.student), 'token')}"
@@ -183,7 +183,7 @@ def _unfit(items: Sequence[tuple[Task, Item]], job: DistillJob, excess: int) -> 
 def obedience(job: DistillJob, model: Path, setting: Setting, flags: Flags, *, turns: bool) -> dict[str, float]:
     """Shares in [0, 1] by case, `obedience` over all of them, and accuracies; empty without held-out problems.
 
-    `turns`: ask about earlier turns too.
+    `turns`: test earlier turns too.
     """
     items = measured_items(job)
     if not items:
@@ -220,7 +220,7 @@ def _question(item: Item, case: str, flags: Flags) -> Variant:
 def _turns(
     items: Sequence[tuple[Task, Item]], job: DistillJob, model: Path, flags: Flags
 ) -> Iterator[tuple[Task, Item, list[Message], int]]:
-    """Every problem after its neighbour, the four ways of flags in turn, with the tokens that it may take in all."""
+    """Every problem after its neighbour, with the four patterns of flags in turn, and the most tokens it may take."""
     text = Text(model)
     for number, (task, item) in enumerate(items):
         earlier = items[number - 1][1]

@@ -1,4 +1,4 @@
-"""What methods share: the steps of plain imitation, and the fields of the stages that learn, `sft` and `on_policy`."""
+"""What methods share: the steps of plain imitation, and the fields of the training stages `sft` and `on_policy`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ttc.errors import ConfigError
 
 
 class BaseMethod:
-    """A `Method` but for `about`: teachers answer every problem, and what is kept is learnt by cross-entropy.
+    """A `Method` without `about`: teachers answer every problem, and kept answers are learnt by cross-entropy.
 
-    A method replaces what it does in another way.
+    A method overrides what it does differently.
     """
 
     __slots__ = ()
@@ -59,11 +59,11 @@ def check_teachers(spec: JobSpec, method: str) -> None:
 
 
 def check_readers(spec: JobSpec, method: str) -> None:
-    """Refuse no teacher, one without a model or under a strategy, and a domain without a held-out task."""
+    """Refuse a missing teacher, one without a model or with a strategy, and a domain without a held-out task."""
     check_teachers(spec, method)
     for teacher in spec.teachers:
         if teacher.model is None:
-            raise ConfigError(f"teacher {teacher.name}: a student is nothing apart from itself; name a model")
+            raise ConfigError(f"teacher {teacher.name}: a student has no distance from itself; name a model")
         if teacher.strategy != "direct":
             raise ConfigError(
                 f"teacher {teacher.name}: {method} reads a teacher's probabilities, and the strategy "
@@ -86,7 +86,7 @@ def on_policy_stage(
     """
     for name, own in {"task": "task", "held_out": "held_out", "teacher": "teacher", "train_limit": "limit"}.items():
         if name in options:
-            raise ConfigError(f"train: {name} is the job's own, by which its problems are cleaned; set {own} itself")
+            raise ConfigError(f"train: {name} belongs to the job, which cleans its problems by it; set {own} instead")
     teachers = {teacher.name: teacher for teacher in job.spec.teachers}
     specs = {name: _written(teachers[owner]) for name, owner in routing.items()}
     if len(job.spec.domains) == 1:
@@ -109,7 +109,7 @@ def on_policy_stage(
 
 
 def _written(teacher: TeacherSpec) -> str:
-    """A teacher as the stage reads it: a folder, or an engine with its options."""
+    """A teacher in the stage's notation: a folder, or an engine with its options."""
     model = str(teacher.model)
     if teacher.engine == "embedded":
         return model
@@ -120,15 +120,15 @@ def _written(teacher: TeacherSpec) -> str:
 EPOCHS = 3.0
 _DEFAULTS: Mapping[str, Any] = {"lr": 5e-4, "rows": 32}
 _HELD_OUT = 8
-"""Rows that are held out and measured, about, where they are between 5 and 30 % of all."""
+"""About how many rows are held out and measured, if that is 5 to 30 % of them."""
 
 
 def sft_stage(job: DistillJob, data: Data | None, **own: object) -> tuple[str, Mapping[str, Any]]:
-    """`sft` on the rows of the job, `spec.train` laid over `own`; `epochs` there, or 3, become steps.
+    """`sft` on the rows of the job, `spec.train` laid over `own`; `epochs` there (default 3) become steps.
 
     Raises:
-        ConfigError: there are no rows, or others are named, which no filter and no audit would see; epochs beside
-            steps, or a number that cannot be.
+        ConfigError: there are no rows, or the spec names other rows, which no filter and no audit would see; epochs
+        beside steps, or an impossible number.
     """
     if data is None or data.num_rows == 0:
         raise ConfigError("no row is left to learn from; `ttc distill report` shows what the filters dropped, and why")

@@ -1,11 +1,11 @@
 """Budget-conditioned distillation: a student that thinks about as long as it is told to, and briefly when it is not.
 
-BARD (2025, arXiv:2511.01470) trains on traces compressed to several budgets. Here every verified trace goes to the
-budget that its length is nearest to, within `tolerance`, with the budget told behind the question; the shortest right
+BARD (2025, arXiv:2511.01470) trains on traces compressed to several budgets. Here every verified trace is assigned to
+the budget nearest to its length, within `tolerance`, and the question is followed by that budget; the shortest right
 trace of each problem is learnt without a budget. Lengths are ids of the student's own tokenizer inside the think block.
-Traces that are cut to a budget are not used: students of those write longer behind the think block instead. Obedience
-is measured: mean thinking length over budget, and accuracy, per budget. Cost: n answers per problem, and as many again
-per budget where the teacher is asked to keep it. Left out: rewriting traces; reinforcement of fidelity (`train`'s
+Traces cut to a budget are not used: students trained on them write more after the think block instead. Obedience is
+measured: mean thinking length over budget, and accuracy, per budget. Cost: n answers per problem, and as many again per
+budget where the teacher is asked to keep it. Left out: rewriting traces; reinforcing fidelity to the budget (`train`'s
 shaping parts do that).
 """
 
@@ -94,7 +94,7 @@ class _Budget(BaseMethod):
         return plain + by_budget
 
     def rows(self, samples: Sequence[Sample], job: DistillJob) -> Sequence[TrainingRow]:
-        """See `Method.rows`; raises ConfigError, with the lengths there are, when none is near a budget."""
+        """See `Method.rows`; raises ConfigError, with the lengths found, when none is near a budget."""
         text = Text(job.student)
         lengths = {sample.key: len(text.encode(sample.answer.thinking)) for sample in samples}
         groups: dict[tuple[str, int], list[Sample]] = {}

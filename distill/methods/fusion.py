@@ -1,4 +1,4 @@
-"""Thinking-mode fusion: one student that thinks or not, as a flag in the conversation says.
+"""Thinking-mode fusion: one student that thinks or not, depending on a flag in the conversation.
 
 Qwen3 technical report 2025 (arXiv:2505.09388), section 4.3. Verified answers with thinking and without are mixed into
 one data set for `sft`: a thinking answer follows `/think`, or no flag at all (thinking is the default); an answer
@@ -67,7 +67,7 @@ def fusion(
     if not 0 < thinking_share < 1:
         raise ConfigError(f"fusion.thinking_share must be in (0, 1), got {thinking_share}: both modes are needed")
     if not think_flag or not no_think_flag or think_flag in no_think_flag:
-        raise ConfigError("fusion: the two flags must be there, and think_flag not a part of no_think_flag")
+        raise ConfigError("fusion: both flags must be non-empty, and think_flag must not be part of no_think_flag")
     return _Fusion(thinker, answerer, answers, thinking_share, shares, Flags(think_flag, no_think_flag, gap))
 
 
@@ -137,7 +137,7 @@ class _Fusion(BaseMethod):
 
 
 class _Builder:
-    """Makes rows; every decision is a die of its own, keyed by the sample."""
+    """Makes rows; every random choice has its own key, derived from the sample."""
 
     def __init__(self, method: _Fusion, job: DistillJob, samples: Sequence[Sample]) -> None:
         self._method, self._seed = method, job.spec.seed

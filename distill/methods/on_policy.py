@@ -1,8 +1,8 @@
 """On-policy distillation: the student writes, its teacher supervises every token; see `distill.stages.on_policy`.
 
-Agarwal et al. 2024 (GKD, arXiv:2306.13649), Gu et al. 2024 (MiniLLM, arXiv:2306.08543). There is no data set: prompts
-are all it takes, and the ledger stays empty. Every field of the stage may stand in [train]: steps, lr, divergence and
-so on. Cost: per update, prompts x n completions of the student and one prefill of each by the teacher. A base student
+Agarwal et al. 2024 (GKD, arXiv:2306.13649), Gu et al. 2024 (MiniLLM, arXiv:2306.08543). There is no data set: it needs
+only prompts, and the ledger stays empty. Every field of the stage may be set in [train]: steps, lr, divergence and so
+on. Cost: per update, prompts x n completions of the student and one prefill of each by the teacher. A base student
 needs imitation first (`rejection`), or it never writes what the teacher could judge.
 """
 
@@ -27,7 +27,7 @@ def on_policy(*, divergence: Kind = "reverse", beta: float = 0.5, top_k: int | N
     Args:
         divergence: reverse, forward, jsd, or sampled.
         beta: of jsd, from 0 (forward) to 1 (reverse).
-        top_k: tokens that a teacher behind a server tells per place.
+        top_k: tokens per position that a teacher behind a server reports.
     """
     own = {"divergence": divergence, "beta": beta, **({} if top_k is None else {"top_k": top_k})}
     return _OnPolicy(own)
@@ -50,7 +50,7 @@ class _OnPolicy(BaseMethod):
             if len(owners) != 1:
                 raise ConfigError(
                     f"domain {domain.name} has {len(owners)} teachers; give each one its domains, or use "
-                    "method = specialist, which finds out which is best"
+                    "method = specialist, which measures which is best"
                 )
         kind = spec.train.get("divergence", self.own["divergence"])
         if kind not in WORDS:

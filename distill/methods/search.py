@@ -1,10 +1,10 @@
-"""Search distillation: any strategy of this toolkit teaches, and the student learns to give its answer in one pass.
+"""Search distillation: any strategy of this toolkit is the teacher, and the student learns its answer in one pass.
 
-The student itself under a strategy is the usual teacher (ReST-EM; "Large Language Models Can Self-Improve", Huang et
-al. 2022; TTRL); another model under one may be. `trust = "verifier"` keeps answers that are right. `trust = "self"`
-needs no key: the answer that the strategy chose is the label, kept where enough of its draws agree (majority as label).
-The winning path is imitated, and on request the draws that agree with it, all or the shortest, which teach a small
-model best (arXiv 2502.12143); the tokens of the whole search are on the ledger. Cost: the strategy's cost, n times per
+Usually the teacher is the student itself under a strategy (ReST-EM; "Large Language Models Can Self-Improve", Huang et
+al. 2022; TTRL); another model is possible. `trust = "verifier"` keeps answers that are right. `trust = "self"` needs no
+key: the answer that the strategy chose is the label, kept where enough of its draws agree (majority as label). The
+winning path is imitated, and on request the draws that agree with it, all or the shortest, which teach a small model
+best (arXiv 2502.12143); the tokens of the whole search are on the ledger. Cost: the strategy's cost, n times per
 problem. Left out: the search's intermediate choices as training signal.
 """
 

@@ -1,4 +1,4 @@
-"""Several specialists into one student: each domain is taught by the teacher that measurably wins it.
+"""Several specialists into one student: each domain is taught by the teacher that measures best there.
 
 DeepSeek-V3.2 (2025) and its like: verified answers of the specialists are merged into one data set for `sft`, then the
 student writes and every rollout is supervised by its domain's specialist (multi-teacher on-policy distillation). Who

@@ -10,10 +10,10 @@
     [gates.measured]                 lower bounds on a method's own numbers, such as obedience
     obedience = 0.99
 
-Bounds on right answers are on the end of an interval that is against the student, so too few problems fail instead of
-passing by luck; cut answers, the share of a gain and a method's numbers are compared as they were measured. A job
-without gates is never promoted. A stop-token share below 100 %, or a training problem that is measured, fails a job
-long before its gates.
+Bounds on right answers apply to the unfavourable end of an interval, so too few problems fail a gate instead of passing
+it by luck; cut answers, the share of a gain and a method's numbers are compared as measured. A job without gates is
+never promoted. A stop-token share below 100 %, or a training problem that is also measured, stops a job long before its
+gates.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from ttc.config.values import build, nearest, parse
 from ttc.errors import ConfigError
 
 _SILENT = frozenset({"held_out", "limit", "max_drop", "max_canary_drop"})
-"""Fields of `train`'s gates that only say how others are measured."""
+"""Fields of `train`'s gates that only say how the others are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobGates:
-    """What only a job can check; None is no such gate.
+    """Gates that only a job can check; None: no such gate.
 
-    `train` are the gates that `train.promote.gate` measures, None without any; `measured` bounds a method's numbers.
+    `train` holds the gates that `train.promote.gate` measures, None without any; `measured` bounds a method's numbers.
     """
 
     max_truncation_rise: float | None = None
@@ -121,7 +121,7 @@ def check_numbers(gates: JobGates, names: Sequence[str], method: str) -> None:
 
 
 def _check_there(name: str, places: Sequence[str]) -> None:
-    """Refuse a file or folder that is not there before a job pays for anything, not when it is read at the end."""
+    """Refuse a missing file or folder before a job pays for anything, not when it is read at the end."""
     for place in places:
         if not Path(place).expanduser().exists():
             raise ConfigError(f"{name}: {place} does not exist; the gate could only fail at the end")

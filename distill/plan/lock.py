@@ -1,9 +1,9 @@
-"""The lock of a job: what was resolved, with digests, so that a folder is only ever one job.
+"""The lock of a job: its resolved parts with digests, so that a folder only ever holds one job.
 
 n, limit, max_tokens, filters, selection, mixing, training, measuring and gates may change from run to run: the ledger
-pays for the difference only, and what follows is made anew. Another method, student, seed, task or teacher is another
+pays only for the difference, and what follows is made again. Another method, student, seed, task or teacher is another
 job, and so are other models, files or problems under the same names (`distill.plan.resolve.Contents`); max_tokens may
-not fall once an answer is there, since it may be longer.
+not be lowered once there are answers, since these may be longer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SETTINGS, _MODELS = ("method", "seed", "tasks"), ("student", "teachers")
 
 
 def check_lock(plan: JobPlan) -> None:
-    """Compare a plan with what its folder was made for, if anything; raises ConfigError that names what differs."""
+    """Compare a plan with its folder's lock, if there is one; raises ConfigError that names what differs."""
     folder = plan.job.folder
     if (folder / LOCK).is_file():
         _check_ledger(folder)
@@ -38,7 +38,7 @@ def check_lock(plan: JobPlan) -> None:
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a folder that holds something and no job, before anything is put there; raises ConfigError."""
+    """Refuse a folder with content that is not a job, before anything is written there; raises ConfigError."""
     if (folder / LOCK).is_file() or not folder.is_dir():
         return
     if (folder / LEDGER).is_file():
@@ -48,7 +48,7 @@ def check_place(folder: Path) -> None:
 
 
 def _check_ledger(folder: Path) -> None:
-    """Refuse a ledger that lost its answers, as a copy to a full disk leaves it: they would be paid for again."""
+    """Refuse a ledger that lost its answers, as after a copy to a full disk: they would be paid for again."""
     path, samples = folder / LEDGER, folder / DATA / SAMPLES
     if path.is_file() and samples.is_file() and samples.stat().st_size and not _has_answers(folder):
         raise ConfigError(
@@ -58,24 +58,24 @@ def _check_ledger(folder: Path) -> None:
 
 
 def _over(folder: Path) -> str:
-    """How not to pay again for what is there."""
+    """The advice on how not to pay again for existing answers."""
     return f"give another --out and ledgers = ['{folder}'], which takes over the answers that are the same"
 
 
 @contextmanager
 def claim(plan: JobPlan) -> Iterator[LineFile]:
-    """Hold a plan's folder against other processes, its lock written, with the open log; raises like `check_lock`."""
+    """Hold a plan's folder against other processes, write its lock and open its log; raises like `check_lock`."""
     plan.job.folder.mkdir(parents=True, exist_ok=True)
     for name in ("model", "promoted"):
         check_link(plan.job.folder / name)
     with LineFile(plan.job.folder / LOG) as log:
-        check_lock(plan)  # by now another process may have made it another job's
+        check_lock(plan)  # by now another process may have put another job there
         write_json(plan.job.folder / LOCK, _lock_of(plan))
         yield log
 
 
 def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any]) -> None:
-    """Refuse a folder of another job: first by settings, then by contents, since another file has another content."""
+    """Refuse a folder of another job: compare settings first, then contents, since another file has other contents."""
     folder = plan.job.folder
     if "contents" not in stored:
         raise ConfigError(
@@ -103,7 +103,7 @@ def _compare(plan: JobPlan, stored: Mapping[str, Any], fresh: Mapping[str, Any])
     for name, cap in stored["max_tokens"].items():
         if fresh["max_tokens"].get(name, cap) < cap and _has_answers(folder):
             raise ConfigError(
-                f"sampling.max_tokens may not fall: {folder} has answers of domain {name} made with {cap}; "
+                f"sampling.max_tokens cannot be lowered: {folder} has answers of domain {name} made with {cap}; "
                 "give another --out"
             )
 

@@ -1,15 +1,14 @@
-"""From a spec to a plan: everything loaded, checked and digested, no model among it.
+"""From a spec to a plan: everything but models loaded, checked and digested.
 
 A plan is the same whoever makes it and whenever: problems are loaded and cleaned, teachers checked and digested, the
 method's assignments listed, filters bound. What is measured (held-out and retention tasks) is loaded first, since
 training prompts are compared with it.
 
-`Contents` are what decides a job by content, as its lock holds it: models, user files and code, problems. Files are
-named by settings that may change from run to run (a filter, a verifier, rows that are mixed in), so a name that is gone
-or new is no difference; another content under the same name is. Problems are those of every task at the limit of then:
-a job that asks for more of them is the same job while the first ones are the same. Cost: each model's files once, about
-a second per gigabyte, then remembered. Left out: what a teacher's server says of its model, and what a user's own code
-opens.
+`Contents` are the digests in a job's lock that decide it: models, user files and code, problems. Files are named by
+settings that may change from run to run (a filter, a verifier, mixed-in rows), so a missing or new name is no
+difference; other content under the same name is. Problems are those of every task at the limit of that run: a job that
+asks for more is the same job as long as the first ones are the same. Cost: each model's files once, about a second per
+gigabyte, then remembered. Left out: what a teacher's server says of its model, and what a user's own code opens.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ class Contents:
         return {"models": dict(self.models), "files": dict(self.files), "problems": problems}
 
     def changed(self, there: Mapping[str, Any]) -> list[str]:
-        """The names of what is not as it was when the lock `there` was written."""
+        """The names of contents that differ from the lock `there`."""
         files = [name for name, digest in there["files"].items() if self.files.get(name, digest) != digest]
         before = there["problems"]
         problems = [
@@ -86,7 +85,7 @@ class Contents:
 
 
 def job_contents(spec: JobSpec, folder: Path, teachers: Sequence[Teacher], tasks: Mapping[str, TaskDigest]) -> Contents:
-    """The contents of a job in `folder`, which are not what it made itself; `tasks` by what people call them.
+    """The contents of the job in `folder`, without files that it made itself; `tasks` by their names for people.
 
     Raises:
         ConfigError: a file cannot be read.
@@ -104,7 +103,7 @@ def job_contents(spec: JobSpec, folder: Path, teachers: Sequence[Teacher], tasks
 
 
 def _named_settings(spec: JobSpec) -> Iterator[tuple[str, Any]]:
-    """Every setting that may name a file, by its place in the spec; gates are measured anew each time."""
+    """Every setting that may name a file, by its place in the spec; without gates, which are measured each time."""
     for domain in spec.domains:
         yield f"task of domain {domain.name}", domain.task
         yield f"held_out of domain {domain.name}", domain.held_out
@@ -120,14 +119,14 @@ def _named_settings(spec: JobSpec) -> Iterator[tuple[str, Any]]:
 
 
 PROBE = "probe"
-"""Label of the student's own answers that measure difficulty."""
+"""Label of the student's own answers, which measure difficulty."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
     """A job, ready to run: `measured` are tasks by their spec, `digests` go to the manifest, `contents` to the lock.
 
-    `held_out` are the problems that something is measured on, by a gate, too, task by task.
+    `held_out` are the measured problems, gates' included, task by task.
     """
 
     job: DistillJob
@@ -217,11 +216,12 @@ START = "student-start"
 
 
 def _student(spec: JobSpec, folder: Path) -> Path:
-    """The student's folder; a copy that thinks, where it must and the given one cannot.
+    """The student's folder, or a copy of it that can think, where the job needs that.
 
-    That is where markers or a form are asked for, or a teacher thinks, or may: only a folder tells that it does not.
+    It does where markers or a form are asked for, or a teacher may think; only a teacher's folder shows that it does
+    not.
     """
-    from train.recipe.adapt import Adaptation, adapted  # with torch, which commands that only tell do not need
+    from train.recipe.adapt import Adaptation, adapted  # imports torch, which commands that only report do not need
 
     student = Path(spec.student).expanduser()
     if not (student / "config.json").is_file():
@@ -237,7 +237,7 @@ def _student(spec: JobSpec, folder: Path) -> Path:
 
 
 def _measured(spec: JobSpec) -> dict[str, Task]:
-    """Every task that something is measured on, by its spec."""
+    """Every measured task, by its spec."""
     names = [domain.held_out for domain in spec.domains if domain.held_out is not None] + list(spec.eval.retention)
     return {name: make_task(name) for name in dict.fromkeys(names)}
 
@@ -251,6 +251,6 @@ def _gate_tasks(gates: JobGates | None) -> list[str]:
 
 
 def _probes(job: DistillJob, n: int) -> list[Assignment]:
-    """The student answers every problem itself, plainly."""
+    """Plain answers of the student to every problem."""
     student = resolve_teacher(TeacherSpec(name="student"), job.spec)
     return [job.assign(student, replace(domain), n=n, label=PROBE) for domain in job.domains]

@@ -1,4 +1,4 @@
-"""Checks before anything is spent: each refuses one way in which distillation goes wrong silently, and names the fix.
+"""Checks before anything is spent: each prevents one way in which distillation silently fails, and names the fix.
 
     def NAME(job) -> Finding            distill/preflight/NAME.py, or an entry point of ttc.preflight
 
@@ -44,7 +44,7 @@ CHECKS = Registry(
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: whether it is all right, what it saw, and how to mend it; `run` fills in the name."""
+    """What one check found: whether all is well, what it saw, and the fix; `run` fills in the name."""
 
     check: str
     ok: bool
@@ -53,7 +53,7 @@ class Finding:
 
 
 def run(job: DistillJob) -> list[Finding]:
-    """Run all checks, in the order of their names; one that cannot be made refuses the job with its own error."""
+    """Run all checks in the order of their names; one that cannot run refuses the job with its own error."""
     return [_checked(name, job) for name in CHECKS.names()]
 
 
@@ -63,7 +63,7 @@ def _checked(name: str, job: DistillJob) -> Finding:
         finding: Finding = CHECKS.checked(name, check(job))
         return replace(finding, check=name)
     except TTCError as exc:
-        return Finding(name, False, f"the check cannot be made: {exc}", "see what the other checks say first")
+        return Finding(name, False, f"the check failed to run: {exc}", "see what the other checks say first")
 
 
 @runtime_checkable
@@ -83,7 +83,7 @@ def method_of(job: DistillJob) -> Method:
 
 
 def reads_tokens(job: DistillJob) -> bool:
-    """Whether a teacher reads the student's tokens: then the two must mean the same by every id."""
+    """Whether a teacher reads the student's tokens: then every id must mean the same to both."""
     method = method_of(job)
     return isinstance(method, Supervising) and method.supervises
 
@@ -94,7 +94,7 @@ def folders(job: DistillJob) -> dict[str, Path]:
 
 
 def teacher_folders(job: DistillJob) -> dict[str, Path]:
-    """Folders of teachers: of the model, or of the tokenizer that was given for a server."""
+    """Folders of teachers: of the model, or of the tokenizer given for a server."""
     folders: dict[str, Path] = {}
     for teacher in job.teachers:
         tokenizer = teacher.engine.params.get("tokenizer")
@@ -105,12 +105,12 @@ def teacher_folders(job: DistillJob) -> dict[str, Path]:
 
 
 def num_weights(folder: Path) -> int:
-    """Parameters in a folder's weights, read from the headers; 0 where there are none here."""
+    """The number of parameters in a folder's weights, from their headers; 0 without weights."""
     return sum(math.prod(shape) for shape in _shapes(folder))
 
 
 def num_trained(job: DistillJob) -> int:
-    """Parameters of the student that training changes: all, or those of adapters, on every matrix at most."""
+    """The number of the student's parameters that are trained: all, or those of adapters on every matrix at most."""
     rank = int(str(job.spec.train.get("lora") or 0))
     if not rank:
         return num_weights(job.student)
@@ -127,7 +127,7 @@ def _shapes(folder: Path) -> Iterator[Sequence[int]]:
 
 
 def is_off(value: object) -> bool:
-    """Whether a field of a spec says no, in TOML or on the command line."""
+    """Whether a field of a spec is false, in TOML or on the command line."""
     return str(value).lower() in ("false", "no", "off", "0")
 
 

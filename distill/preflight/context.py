@@ -1,6 +1,6 @@
 """Prompts and answers fit every model's context.
 
-A context that is too short cuts answers silently, or fails after hours at the longest prompt.
+Too short a context silently cuts answers, or fails after hours at the longest prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LONGEST = 8
 
 
 def context(job: DistillJob) -> Finding:
-    """Compare the longest prompts and the cap of answers with what models hold."""
+    """Compare the longest prompts plus the cap of answers with the models' contexts."""
     smallest = None
     for name, folder in folders(job).items():
         room = _room(folder)
@@ -38,7 +38,7 @@ def context(job: DistillJob) -> Finding:
 
 
 def _room(folder: Path) -> int:
-    """The smaller of what the weights and the tokenizer hold; a folder without a config is a tokenizer's."""
+    """The smaller limit of weights and tokenizer; a folder without a config holds only a tokenizer."""
     sizes = [int(load_tokenizer(folder).model_max_length)]
     if (folder / "config.json").is_file():
         config = read_config(folder)

@@ -1,4 +1,4 @@
-"""The memory holds what trains at once.
+"""The memory holds everything that trains at the same time.
 
 In fp32: the student's weights, gradients and two moments of what is trained of them (all, or adapters), the engine's
 copy of it, and every teacher that supervises.
@@ -15,7 +15,7 @@ from ttc.config.values import storage
 
 
 def memory(job: DistillJob) -> Finding:
-    """Compare the memory of the device with what must be there."""
+    """Compare the memory of the device with what is needed."""
     sizes = [num_weights(teacher.folder) for teacher in job.teachers if teacher.folder is not None]
     teachers = sum(sizes) if reads_tokens(job) else max(sizes, default=0)
     student = 2 * num_weights(job.student) + 3 * num_trained(job)

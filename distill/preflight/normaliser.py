@@ -1,4 +1,4 @@
-"""The weight of a token does not depend on padding, nor on how a batch is cut.
+"""A token's weight depends neither on padding nor on how a batch is split.
 
 A trainer that divided by the labels counted before generation trained at a rate that drifted with length (TRL issue
 4719). The normaliser that the job trains with is run on a small mask: widened by padding it must give the same weights,
@@ -26,6 +26,6 @@ def normaliser(job: DistillJob) -> Finding:
     if not torch.equal(wider[:, :7], narrow) or bool((narrow * ~mask).any()):
         return refused(
             f"the weights of normaliser {name} change with padding, so the rate would drift with length",
-            f"divide by what the mask holds, not by the width; or use one of {names}",
+            f"divide by the number of tokens in the mask, not by the width; or use one of {names}",
         )
-    return fine(f"the weights of {name} come from the mask alone")
+    return fine(f"the weights of {name} depend only on the mask")

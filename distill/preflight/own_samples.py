@@ -1,7 +1,7 @@
 """The student does not imitate itself by mistake.
 
-Cross-entropy on the student's own samples, unfiltered, only sharpens it (ms-swift issue 6857). A teacher with the
-student's weights makes sense where a strategy searches first or a verifier chooses, and never where it supervises.
+Cross-entropy on the student's own unfiltered samples only sharpens it (ms-swift issue 6857). A teacher with the
+student's weights makes sense if a strategy searches first or a verifier selects, but never as a supervisor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def own_samples(job: DistillJob) -> Finding:
             )
         if not teacher.is_searching and not verified:
             return refused(
-                f"teacher {teacher.name} has the student's own weights, and nothing chooses among its answers",
+                f"teacher {teacher.name} has the student's own weights, and nothing selects among its answers",
                 "leave the filter verdict on, give the teacher a strategy, or name another teacher",
             )
-    return fine("no student imitates its own unchosen answers")
+    return fine("no student imitates its own unselected answers")

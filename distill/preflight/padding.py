@@ -1,8 +1,8 @@
-"""The student's padding, where it is its end of text, costs nothing here.
+"""A student whose padding token is its end of text does no harm here.
 
 Where padding is the end of text, every mask by ids takes the stop token out of the loss, and the student never stops
-(open-r1 issue 492 and five reports more). Masks of this toolkit come from lengths, so it is no failure here; the
-finding warns whoever trains the student next with masks by ids.
+(open-r1 issue 492 and five reports more). Masks of this toolkit come from lengths, so this is no failure; the finding
+warns anyone who later trains the student with masks by ids.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""No prompt of training tells its answer or is measured, be it for a gate or for retention.
+"""No training prompt gives its answer away or is measured, for a gate or for retention.
 
-Where answers are generated beforehand such problems are dropped, each with its reason, and two must be left; a student
-that writes while it trains draws every problem of its tasks, so there the job is refused.
+If answers are generated beforehand, such problems are dropped, each with its reason, and at least two must be left. A
+student that writes while it trains draws every problem of its tasks, so the job is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FIXES = {
 
 
 def prompts(job: DistillJob) -> Finding:
-    """Look for answers and for measured problems in the prompts that are trained on."""
+    """Look for answers and measured problems in the training prompts."""
     if not reads_tokens(job):
         left = sum(len(domain.items) for domain in job.domains)
         if left == 1:

@@ -1,7 +1,7 @@
 """Teachers answer as their authors recommend, or the job says otherwise.
 
-A reasoning model that is drawn at another temperature than its generation_config.json states may give worse answers,
-all of which are paid for. Nothing is refused: a spec without [sampling] is told what it would say.
+A reasoning model sampled at another temperature than its generation_config.json states may give worse answers, and all
+are paid for. Nothing is refused: for a spec without [sampling], the finding says what to put there.
 """
 
 from __future__ import annotations

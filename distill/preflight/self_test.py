@@ -1,8 +1,9 @@
-"""A student that is its own teacher is nothing apart from itself.
+"""A student that is its own teacher has no distance from itself.
 
-The whole path at once: rendering, sampling, reading, positions, masks, dropout. Two answers of the student are read by
-the student as a teacher reads them, and compared with it as training has it; more than 1e-4 nats a token says that
-teacher and student would not be compared alike. Cost: two short answers, and the student loaded three times.
+This tests the whole path at once: rendering, sampling, reading, positions, masks, dropout. Two answers of the student
+are read by the student as a teacher reads them, and compared with it as training has it; more than 1e-4 nats a token
+means that teacher and student would be treated differently. Cost: two short answers, and the student loaded three
+times.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Generation stops where the template ends a turn.
 
-A model whose generation_config.json lacks the token that its template ends a turn with runs on after every answer: its
-samples are cut at the limit, and a student made with it inherits that (open-r1 pull requests 604 and 663).
+A model whose generation_config.json lacks the token with which its template ends a turn does not stop after an answer:
+its samples are cut at the limit, and its student inherits that (open-r1 pull requests 604 and 663).
 """
 
 from __future__ import annotations

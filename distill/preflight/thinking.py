@@ -1,7 +1,7 @@
-"""A student that is to learn thoughts has markers to put them between.
+"""A student that should learn thoughts has markers to put them between.
 
-Otherwise the first row with a thought is refused when all answers are paid for. Markers are single tokens, or text of
-several, which budgets count as exactly.
+Otherwise the first row with a thought would be refused after all answers were paid for. Markers are single tokens, or
+text of several, which budgets count as exactly.
 """
 
 from __future__ import annotations

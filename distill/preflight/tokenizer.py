@@ -1,9 +1,9 @@
-"""Student and teacher mean the same by every id.
+"""Every id means the same to student and teacher.
 
-Equal sizes tell nothing: one family has 151,936 rows in one model and 152,064 in another for the same tokens, and
+Equal sizes prove nothing: one family has 151,936 rows in one model and 152,064 in another for the same tokens, and
 others have the same size for different ones (TRL issues 2215 and 4562). Compared are the bytes of every used id,
 special tokens by their names, so tokenizers that spell a space as `Ġ` and as `▁` agree where they agree. Left out:
-equal maps under different merge rules, which split a text differently but mean the same by what was sampled.
+equal maps under different merge rules, which split a text differently but give sampled ids the same meaning.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def differences(first: Path, second: Path) -> list[Difference]:
 
 
 def id_bytes(folder: Path) -> dict[int, bytes]:
-    """What every used id stands for; a special token stands for its name, marked."""
+    """The meaning of every used id; of a special token its name, marked."""
     tokenizer: Any = load_tokenizer(folder)
     decoder = json.loads(tokenizer.backend_tokenizer.to_str()).get("decoder") or {}
     alphabet = _byte_alphabet() if "ByteLevel" in json.dumps(decoder) else None

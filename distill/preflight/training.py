@@ -1,7 +1,7 @@
-"""The fields of [train] are those of the stages that will learn, with values that these take.
+"""The fields of [train] are known to the training stages, with valid values.
 
-A misspelt field, or a rate below 0, would be found after everything is generated. Every stage of the method is made as
-the job would make it were all answers kept, and none is run.
+Otherwise a misspelt field, or a rate below 0, would be found only after everything is generated. Every stage of the
+method is made as the job would make it if all answers were kept; none is run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ttc.errors import ConfigError
 
 
 def training(job: DistillJob) -> Finding:
-    """Make the stages without running anything; of `packing` its own check tells."""
+    """Make the stages without running anything; `packing` has its own check."""
     fields = {key: value for key, value in job.spec.train.items() if key != "packing"}
     method, job = method_of(job), replace(job, spec=replace(job.spec, train=fields))
     data = planned_data(job, method.assignments(job))

@@ -1,6 +1,6 @@
-"""Answers that were cut are not learnt like finished ones.
+"""Cut answers are not learnt like finished ones.
 
-A cut answer teaches to go on for ever; trainers log the share of them and do not mask them. Here the filter `truncated`
+A cut answer teaches a student never to stop; trainers log their share and do not mask them. Here the filter `truncated`
 and the field `mask_truncated` keep them out; a job that turns either off is refused.
 """
 
@@ -11,7 +11,7 @@ from distill.spec.method import DistillJob
 
 
 def truncation(job: DistillJob) -> Finding:
-    """Look whether cut answers are kept out."""
+    """Check that cut answers are kept out."""
     for field, value in (
         ("filters.truncated", job.spec.filters.get("truncated")),
         ("train.mask_truncated", job.spec.train.get("mask_truncated")),

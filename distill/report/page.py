@@ -1,6 +1,6 @@
 """The page of a job: one self-contained HTML file without scripts, in the style of the other reports.
 
-No date, no machine name and no path is in it: the same job gives the same bytes. Texts of problems are escaped.
+It has no date, machine name or path: the same job gives the same bytes. Texts of problems are escaped.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _section(table: Table) -> str:
 
 
 def headline(job: JobData) -> str:
-    """One sentence: the student on the first measured task, where it began, and its teachers; empty where none is."""
+    """One sentence: the student on the first measured task, before and after, and its teachers; empty without one."""
     models = job.measured
     task = next(iter(models["start"].tasks), None) if "start" in models and "student" in models else None
     if task is None:

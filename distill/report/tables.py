@@ -1,4 +1,4 @@
-"""What a report shows of a job folder, finished or not: tables of texts, the same for the terminal and for the page."""
+"""The content of a report on a job folder, finished or not: tables of texts for both the terminal and the page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class JobData:
 
     @property
     def seed(self) -> int:
-        """Of the intervals."""
+        """The seed of the intervals."""
         return int(self.lock["spec"]["seed"])
 
     @property
@@ -154,14 +154,14 @@ def balance(job: JobData) -> Table:
 
 
 def contaminated(job: JobData) -> Table:
-    """Prompts that were not asked, with what they share with measured ones."""
+    """Prompts that were not asked, with the text that they share with measured ones."""
     rows = [(line["domain"], line["problem"], line["reason"]) for line in job.prompts[:20]]
     note = f"{len(job.prompts):,} in all; detectors: equal texts, a shared run of 13 words" if job.prompts else ""
     return Table("Problems that were not asked", ("domain", "problem", "reason"), rows, note)
 
 
 def cost(job: JobData) -> Table:
-    """What the teachers cost, per kept token and per solved prompt; failed and repeated calls are in it."""
+    """What the teachers cost, per kept token and per solved prompt, failed and repeated calls included."""
     by_teacher: dict[str, list[Mapping[str, Any]]] = {}
     for sample in job.samples:
         by_teacher.setdefault(sample["teacher"], []).append(sample)
@@ -215,7 +215,7 @@ def gates(job: JobData) -> Table:
 
 
 def audit(job: JobData) -> Table:
-    """What the audit of the rows found."""
+    """The findings of the audit of the rows."""
     summary = job.result["audit"] if job.result else None
     if summary is None:
         return Table("Rows", (), ())
@@ -243,7 +243,7 @@ def _natural(text: str) -> tuple[int, float, str]:
 
 
 def render(folder: Path) -> str:
-    """The summary of a job folder, which may still be going on: all tables that have rows."""
+    """The summary of a job folder, finished or not: all tables that have rows."""
     job = read_job(folder)
     spec = job.lock["spec"]
     parts = [f"{spec['name']}: {job.lock['about']}"]

@@ -1,4 +1,4 @@
-"""The answers that a scorer liked best: for teachers whose strategy scores its paths. Without a score comes last."""
+"""The answers with the best scores, for teachers whose strategy scores its paths. Answers without a score come last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers as unlike each other as can be: the shortest first, then always the one least like those taken.
+"""Answers as different from each other as possible: the shortest first, then always the one least like those taken.
 
 RFT (arXiv 2308.01825) finds that distinct reasoning paths are what more samples are good for. Cost: quadratic in the
 answers to one prompt.

@@ -1,10 +1,10 @@
-"""A method: what teachers are asked, which rows their answers make, and which stages of `train` learn from them.
+"""A method: what teachers are asked, which rows their answers become, and which stages of `train` learn from them.
 
     factory(**the method's table of the spec) -> Method
 
 A method is a function in `distill/methods/` (or an entry point of `ttc.methods`); its keywords are the fields of the
-table of its name in a spec. It plans and rearranges: generation and the ledger, filters, training (only by `train`'s
-stages), measuring and promotion are the job's, the same for every method.
+table of its name in a spec. A method only plans and rearranges: generation and the ledger, filters, training (by
+`train`'s stages), measuring and promotion belong to the job and are the same for every method.
 
     check(spec)           refuse what cannot work, before anything is loaded
     assignments(job)      who answers what, how often       -> units of the ledger
@@ -36,8 +36,7 @@ from ttc.session.thinking import Thinking
 class Domain:
     """A task to learn: its training problems, and the task that measures it (None: not measured).
 
-    `dropped` are its other problems with the reason, `kind: detail`: they are duplicates, tell their answer, or are
-    measured.
+    `dropped` are its other problems with the reason, `kind: detail`: duplicates, given-away answers, measured ones.
     """
 
     name: str
@@ -49,10 +48,10 @@ class Domain:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """`teacher` answers every one of `items` `n` times. What it costs is the strategy's cost, n times each.
+    """`teacher` answers every one of `items` `n` times.
 
-    `label` is the method's name for these answers; samples carry it. `gated` False leaves them out of the smoke gate:
-    several teachers may compete for a domain, and one of them be bad at it.
+    The cost is n times the strategy's per item. `label` is the method's name for these answers; samples carry it.
+    `gated` False leaves them out of the smoke gate: where teachers compete for a domain, one may be bad at it.
     """
 
     teacher: Teacher
@@ -67,9 +66,9 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """The training rows of a job: their file, how many, the tokens learnt from one pass over them, the notes of each.
+    """The training rows of a job: their file and number, the tokens learnt in one pass, and notes on each.
 
-    Without notes (None) they are a plan's, of which there is no file yet.
+    Without notes (None) they are planned rows, whose file does not exist yet.
     """
 
     path: Path
@@ -90,7 +89,7 @@ class DistillJob:
 
     @property
     def setting(self) -> Setting:
-        """What measuring and training need to know of this machine; they log nothing."""
+        """The settings of this machine for measuring and training; they log nothing."""
         spec = self.spec
         return Setting(self.folder, self.student, spec.seed, spec.device, spec.threads, lambda text: None)
 
@@ -114,14 +113,14 @@ class DistillJob:
         label: str = "",
         gated: bool = True,
     ) -> Assignment:
-        """All problems of a domain to a teacher, by the spec's own n, sampling and thinking where none is given."""
+        """Assign all problems of a domain to a teacher; n, sampling and thinking default to the spec's."""
         num = self.spec.n if n is None else n
         thinking = thinking or self.spec.thinking
         return Assignment(teacher, domain, domain.items, num, self.sampling(domain), thinking, label, gated)
 
 
 def planned_data(job: DistillJob, assignments: Sequence[Assignment]) -> Data | None:
-    """The rows of a job as a plan sees them, every answer kept; None where nothing is asked."""
+    """The rows of a job as planned, with every answer kept; None where nothing is asked."""
     num_answers = sum(assignment.n * len(assignment.items) for assignment in assignments)
     return Data(job.folder / "data" / "train.jsonl", max(num_answers, 1), 0) if assignments else None
 
@@ -158,5 +157,5 @@ class Method(Protocol):
         ...
 
     def numbers(self, job: DistillJob) -> Sequence[str]:
-        """The names of what `measure` tells, for gates; raises ConfigError for a gate that this job cannot measure."""
+        """The names of `measure`'s numbers, for gates; raises ConfigError for a gate that this job cannot measure."""
         ...

@@ -1,4 +1,4 @@
-"""What the distillation package can be extended with: one file, one function of its name.
+"""The extension points of the distillation package: one file with one function of its name.
 
 distill/methods/NAME.py     what a teacher is asked, which rows that makes, which stages learn from them
 distill/filters/NAME.py     Record -> keep, or the reason why not

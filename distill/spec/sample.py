@@ -19,9 +19,9 @@ from ttc.core import Answer, Message, Verdict
 class Sample:
     """One answer of one teacher.
 
-    `key` names it in the ledger; `label` is what the method wanted it for ("" for plain answers, `probe` for the
-    student's own answers that measure difficulty); `mode` is the thinking switch it was asked with: auto, on or off.
-    `verdict` is None where nothing was verified.
+    `key` names it in the ledger; `label` is its purpose in the method ("" for plain answers, `probe` for the student's
+    own answers that measure difficulty); `mode` is the thinking switch it was asked with: auto, on or off. `verdict` is
+    None where nothing was verified.
     """
 
     key: str
@@ -57,7 +57,7 @@ class Sample:
 class TrainingRow:
     """One training example, as `train.examples.examples` reads it, and the samples it was made of.
 
-    `key` is the name of the prompt: rows of one prompt are held out together, and of one `cluster`. `thinking` None is
+    `key` is the name of the prompt: rows of one prompt, or of one `cluster`, are held out together. `thinking` None is
     no think block at all.
     """
 

@@ -1,4 +1,4 @@
-"""A job's specification: a TOML file, or flags, that says who learns what from whom and what counts as good enough.
+"""A job's specification, as a TOML file or flags: who learns what from whom, and what is good enough.
 
     method = "rejection"                 a function of distill/methods or of the entry-point group ttc.methods
     student = "runs/base/model"          a model folder, or a hub id
@@ -41,9 +41,9 @@ from ttc.session.draws import MAX_SAMPLES
 from ttc.session.thinking import Thinking
 
 MAX_UNFIT = 0.1
-"""The share of its rows that a job leaves out where they cannot be learnt as they stand; with more it is refused."""
+"""The largest share of rows that a job leaves out because they cannot be learnt as they are."""
 _MEASURED = ("start", "student")
-"""Under these names results keep the numbers of the job's own two models, beside those of teachers."""
+"""The names of the job's own two models in results, beside those of teachers."""
 _WRITTEN = ("teacher", "task", "held_out", "domain")
 """Keys of a file that become the fields `teachers` and `domains`."""
 
@@ -83,7 +83,7 @@ class MixSpec:
     share: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse shares that leave nothing of the teacher."""
+        """Refuse shares that leave no rows of the teacher."""
         if not 0 < self.share < 1:
             raise ConfigError(f"mix.share must be in (0, 1), got {self.share}")
 
@@ -110,9 +110,9 @@ class JobSpec:
     """See the module docstring; a field that is a mapping is a table with keys of its own.
 
     `limit` is the most problems per domain. `smoke` problems are asked first, and all but `smoke_failures` of them must
-    get an answer that passes the filters. `max_unfit` is the most share of the rows that the audit may leave out.
-    `shards` 0 generates in this process, more in so many Ray actors. `waive` names pre-flight checks that only warn.
-    `options` is the method's own table.
+    get an answer that passes the filters. `max_unfit` is the largest share of the rows that the audit may leave out.
+    `shards` 0 generates in this process, n in n Ray actors. `waive` names pre-flight checks that only warn. `options`
+    is the method's own table.
     """
 
     name: str
@@ -177,7 +177,7 @@ class JobSpec:
 def read_spec(path: Path | None, settings: Mapping[str, object]) -> JobSpec:
     """Read a file (None: none) with dotted `settings` from the command line laid over it; see `parse_spec`.
 
-    What is wrong with the file names it; what is wrong with the settings does not.
+    Errors in the file name the file; errors in the settings do not.
     """
     table = {} if path is None else load_toml(path.expanduser(), "job file")
     table.setdefault("name", "distillation" if path is None else path.stem)
@@ -186,13 +186,13 @@ def read_spec(path: Path | None, settings: Mapping[str, object]) -> JobSpec:
     try:
         return parse_spec(merge(table, settings))
     except ConfigError as exc:
-        if path is None or (settings and _refusal(table) != str(exc)):  # then it is of the settings
+        if path is None or (settings and _refusal(table) != str(exc)):  # then it is about the settings
             raise
         raise ConfigError(f"{path}: {exc}") from exc
 
 
 def _refusal(table: Mapping[str, Any]) -> str:
-    """Why a table by itself is no spec; empty where it is one."""
+    """The reason why a table alone is no spec; empty where it is one."""
     try:
         parse_spec(table)
     except ConfigError as exc:
@@ -235,7 +235,7 @@ def _teachers(value: Any) -> tuple[TeacherSpec, ...]:
     for name, table in zip(names, tables, strict=True):
         if not isinstance(table, Mapping):
             raise ConfigError(f"{name} must be a model folder or a table, got {table!r}")
-        if table.get("model") == "":  # such as that of a variable of the shell that is not set
+        if table.get("model") == "":  # such as an unset variable of the shell
             raise ConfigError(f"{name}: model is empty: name a folder, or leave model out for the student itself")
     pairs = zip(names, tables, strict=True)
     return tuple(build(TeacherSpec, {"name": name, **table}, where="teacher.") for name, table in pairs)

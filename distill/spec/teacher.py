@@ -1,9 +1,9 @@
 """A teacher: a model on an engine under a strategy, checked and digested, opened only to generate.
 
 Any strategy of the toolkit is a teacher: `direct` draws once, `majority`, `best_of_n` or `tree` search first. The
-digest is over everything that may change an answer: weights, tokenizer, template and generation settings, engine and
-its options (a server's address among them), strategy, scorer, their parameters and files. Left out of it: what only
-moves the schedule.
+digest covers everything that may change an answer: weights, tokenizer, template and generation settings, engine and its
+options (a server's address among them), strategy, scorer, their parameters and files. It leaves out what only affects
+the schedule.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SCHEDULE = frozenset({
     "max_in_flight", "attempts", "max_attempts", "retry_s", "connect_s", "idle_s", "answer_s", "api_key_env",
     "admin_key_env",
 })  # fmt: skip
-"""Options of engines that change when something is computed, never what."""
+"""Options of engines that affect the schedule but no results."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Teacher:
 
     @property
     def digest(self) -> str:
-        """Names what may change an answer; 16 hex digits."""
+        """A digest of everything that may change an answer; 16 hex digits."""
         what = {
             "model": self.engine.model if self.folder is None else None,
             "contents": list(self.contents.values()),
@@ -119,7 +119,7 @@ def resolve_teacher(written: TeacherSpec, spec: JobSpec) -> Teacher:
         **strategy_contents(strategy),
         **({} if scorer is None else part_contents(scorer)),
     }
-    # the folder's roles are named without its place, so that a teacher that was moved is the same
+    # the folder's roles are named without its path, so a moved teacher stays the same
     own = named(digests, after=f" of model {model}")
     beside = {name: digest for name, digest in parts.items() if name not in own}
     contents = named({**digests, **beside}, after=f" of teacher {written.name}")
@@ -128,7 +128,7 @@ def resolve_teacher(written: TeacherSpec, spec: JobSpec) -> Teacher:
 
 
 def _exact(engine: str, spec: JobSpec) -> Mapping[str, Any]:
-    """The embedded engine runs in fp32 and, on a CPU, in the mode whose bits hang on no load: an exact ledger."""
+    """The options that make the ledger exact: fp32 and, on a CPU, the embedded engine's batch-invariant mode."""
     if engine != "embedded":
         return {}
     return {"dtype": "float32", "device": spec.device, "threads": spec.threads, "batch_invariant": "auto"}

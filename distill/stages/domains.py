@@ -1,4 +1,4 @@
-"""Several tasks as one: problems of every domain, each verified as its own task does it.
+"""Several tasks as one: problems of every domain, each verified as in its own task.
 
 A domain is written NAME=TASK; a single task needs no name. Problems of named domains get the id NAME/ID, by which
 teachers are routed, and a target that carries the domain to the verifier. Sampling is the first task's, with the
@@ -64,7 +64,7 @@ def joined(tasks: Mapping[str, Task]) -> Task:
 
 
 class DomainVerifier:
-    """Verifies every problem as its own domain does it."""
+    """Verifies every problem as in its own domain."""
 
     name = "by_domain"
 

@@ -3,10 +3,10 @@
 GKD (Agarwal et al. 2024, arXiv:2306.13649), MiniLLM (Gu et al. 2024, arXiv:2306.08543); routing to several teachers is
 the multi-teacher form of DeepSeek-V3.2 and others. The loop, the engine, the pushed weights and their probe, health
 rules, resume and files are those of reinforcement learning (`train.rl.loop`, `train.rl.policy_stage`); only the update
-differs: a divergence from the teacher weighs where a reference's would, or, with `sampled`, becomes the advantage. Only
-tokens that the student sampled count: forced ones do not, nor do rollouts that were cut. Cost: the rollouts, and one
-prefill of each by its teacher. Left out: asynchronous rollouts; teachers of another tokenizer, which need methods on
-text.
+differs: a divergence from the teacher takes the place of the one from a reference, or, with `sampled`, becomes the
+advantage. Only tokens that the student sampled count, not forced ones, and no rollouts that were cut. Cost: the
+rollouts, and one prefill of each by its teacher. Left out: asynchronous rollouts; teachers of another tokenizer, which
+need methods on text.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
 
 _QUIET = ("no_signal", "all_fail", "all_pass")
-"""Health rules about rewards, which a teacher does not need."""
+"""Health rules about rewards, which do not apply to a teacher."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Completions(RolloutFields):
-    """Few completions of many problems: a teacher compares, not a group; cut ones teach nothing."""
+    """Few completions of many problems, as the teacher is the comparison and not a group; cut ones teach nothing."""
 
     n: int = 4
     sampler: Mode = "uniform"
@@ -76,11 +76,11 @@ def on_policy(
 
     Args:
         task: the problems, NAME or NAME:KEY=VALUE,...; or several DOMAIN=TASK.
-        held_out: the problems it is measured on, written alike; none of them may be in `task`.
+        held_out: the problems it is measured on, in the same notation; none of them may be in `task`.
         teacher: a model folder, or an engine that scores ids, NAME:KEY=VALUE,...; or several DOMAIN=TEACHER.
-        divergence: reverse, forward, jsd, or sampled; it is told in words at the start.
+        divergence: reverse, forward, jsd, or sampled; explained in words at the start.
         beta: of jsd, from 0 (forward) to 1 (reverse).
-        top_k: tokens that a teacher behind an engine tells per place; the rest is one bucket.
+        top_k: tokens per position that a teacher behind an engine reports; the rest is one bucket.
         reward_weight: weight of the verifier's reward, as group-relative advantage, beside the teacher; 0 is none.
         completions: see `RolloutFields`.
         decay: let the rate fall to 0.
@@ -144,7 +144,7 @@ class OnPolicy:
             self._bound(spec)
         if engines and self.kind != "sampled" and self.top_k is None:
             raise ConfigError(
-                f"on_policy: teacher {engines[0]} tells as many tokens a place as it is asked for, and divergence "
+                f"on_policy: teacher {engines[0]} reports as many tokens per position as requested, and divergence "
                 f"{self.kind} needs several: set top_k, such as 20, or divergence = sampled"
             )
         if self.top_k is not None and (not engines or self.kind == "sampled"):

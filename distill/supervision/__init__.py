@@ -1,1 +1,1 @@
-"""Teachers that supervise what a student says, token by token: on a model folder here, or on an engine or server."""
+"""Teachers that supervise a student's tokens one by one: from a model folder here, or on an engine or server."""

@@ -11,7 +11,7 @@ tokens only: `coarse` puts the rest of both vocabularies into one bucket, and a 
 bound of the whole one, never negative, whatever the student does with the rest (without the bucket, forward can be
 negative and reverse is least where the student leaves the k tokens). `sampled` is one number a token and must not be
 differentiated itself: its gradient does not contain the teacher. Chunks of tokens are the caller's
-(`train.update.logprobs`). Left out: discounted sums over later tokens, which were tried and did not help.
+(`train.update.logprobs`). Left out: discounted sums over later tokens, which did not help when tried.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WORDS: dict[Kind, str] = {
     "teacher finds it; mode-seeking, noisy",
 }
 _ROUNDING = 5e-7
-"""How far probabilities of a teacher's fp32 log-probabilities may miss 1: its bucket has that much more.
+"""How far the probabilities from a teacher's fp32 log-probabilities may miss 1: its bucket gets that much more.
 
 What is left of 1 is the bucket, so where it is small the rounding is a large part of it. With less than it truly has, a
 reverse divergence would be above the whole one.

@@ -45,7 +45,7 @@ class _Shared:
 
 
 class Verdicts:
-    """What the panel says of the rollouts of one step: a supervisor, and afterwards its numbers."""
+    """The panel's supervision of one step's rollouts: a supervisor, and afterwards its numbers."""
 
     def __init__(
         self, opinions: Mapping[str, Opinion], owner: Sequence[tuple[str, int]], wanted: Sequence[int], shared: _Shared
@@ -136,7 +136,7 @@ class TeacherPanel:
         return [logprobs[name][number] for name, number in owner]
 
     async def verdicts(self, rollouts: Sequence[Rollout], divergence: Divergence) -> Verdicts:
-        """What the teachers would have said in the student's place."""
+        """The teachers' log-probabilities in the student's place."""
         (readings, owner), shared = self._lay(rollouts), _Shared()
 
         def watched(student: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -152,7 +152,7 @@ class TeacherPanel:
             await reader.close()
 
     def _lay(self, rollouts: Sequence[Rollout]) -> tuple[dict[str, list[Passage]], list[tuple[str, int]]]:
-        """What each teacher reads, and each rollout's teacher and number among that teacher's readings."""
+        """The readings of each teacher; for each rollout its teacher and its number among that teacher's readings."""
         readings: dict[str, list[Passage]] = {}
         owner = []
         for rollout in rollouts:
@@ -164,7 +164,7 @@ class TeacherPanel:
 
 
 SELF_TEST = 1e-4
-"""Most nats per token between a teacher and a student of the same weights: beyond it the two are not read alike."""
+"""Most nats per token between a teacher and a student of the same weights: beyond it they are read differently."""
 
 ROUNDED = 0.02
 """The same where one of them, or the student's engine, computes in bf16 (`benchmarks.bf16_rounding`: 0.017 at most)."""
@@ -172,7 +172,7 @@ ROUNDED = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """What turns rollouts into an update; `learn` is a `train.rl.loop.Learn`. `rounded`: something computes in bf16."""
+    """Turns rollouts into an update; `learn` is a `train.rl.loop.Learn`. `rounded`: some part computes in bf16."""
 
     panel: TeacherPanel
     updater: Updater
@@ -194,9 +194,9 @@ class Learner:
             return {"updated": 0.0, "kept": 0.0}
         equal = self._equal()
         before = self._read()
-        # a teacher needs no verdict: a rollout without one is learnt from too
+        # a teacher needs no verdict: rollouts without one are learnt from too
         whole = rollout_batch([replace(rollout, reward=rollout.reward or 0.0) for rollout in rollouts], self.pad_id)
-        # a rollout that is not learnt from still counts in what its group is compared with
+        # a rollout that is not learnt from still counts in its group's mean
         batch = replace(whole, advantages=self._reward(rollouts, whole)).rows(torch.tensor(places))
         usable = [rollouts[place] for place in places]
         step = self._by_score if self.kind == "sampled" else self._by_vocabulary

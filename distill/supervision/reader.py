@@ -8,8 +8,8 @@ A reader sees ids only: the prompt in the teacher's own rendering, then exactly 
 (promise 4). Positions are those of wanted tokens, reading by reading. Its cost is one prefill per reading; `usage` adds
 it up as `scored` tokens.
 
-`LocalReader` has the whole vocabulary at every position. Its pass runs per micro-batch, when the student's own does,
-and goes through the head in the same chunks of tokens, so the (tokens, V) logits of a step never exist at once.
+`LocalReader` has the whole vocabulary at every position. Its pass runs per micro-batch, together with the student's
+own, and goes through the head in the same chunks of tokens, so the (tokens, V) logits of a step never exist at once.
 Vocabularies may differ in rows that no token uses: both are cut to the tokenizer's size. `EngineReader` has what
 servers give: the sampled token's log-probability and the teacher's own k likeliest tokens, so `sampled`, and
 divergences over these and one bucket of all others (`distill.supervision.divergence.coarse`). Left out: a teacher
@@ -37,7 +37,7 @@ from ttc.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """One completion as a teacher reads it; `wanted` is True at completion ids that count."""
+    """One completion as a teacher reads it; `wanted` is True at the completion ids that count."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -52,7 +52,7 @@ class Passage:
 At: TypeAlias = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """(student's log-probabilities (m, V), which positions of the chosen readings (m,)) -> divergences (m,)."""
 Opinion: TypeAlias = Callable[[Sequence[int]], At]
-"""Numbers of some readings -> what gives the divergences at their positions, counted through in this order."""
+"""Numbers of some readings -> a function for the divergences at their positions, numbered in this order."""
 
 
 class TeacherReader(Protocol):
@@ -79,7 +79,7 @@ class TeacherReader(Protocol):
 
 
 _ROWS = 32
-"""Readings of one forward pass where nobody else cuts them."""
+"""Readings of one forward pass, where the caller does not split them."""
 
 
 class LocalReader:
@@ -165,8 +165,8 @@ class EngineReader:
             )
         if top_k is not None and not isinstance(engine, TopLogprobEngine):
             raise ConfigError(
-                f"teacher {name}: {engine.capabilities.model} does not tell its likeliest tokens; leave top_k out and "
-                "use divergence = sampled, or use a model folder"
+                f"teacher {name}: {engine.capabilities.model} does not report its likeliest tokens; leave top_k out "
+                "and use divergence = sampled, or use a model folder"
             )
         self.name = name
         self.usage = Usage()
@@ -212,8 +212,8 @@ class EngineReader:
     async def _top(self, reading: Passage, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and nats (wanted, k) of the teacher's likeliest tokens."""
         engine = self._engine
-        if not isinstance(engine, TopLogprobEngine):  # checked when it was made; this tells the type checker
-            raise ConfigError(f"teacher {self.name} does not tell its likeliest tokens")
+        if not isinstance(engine, TopLogprobEngine):  # checked when it was made; this is for the type checker
+            raise ConfigError(f"teacher {self.name} does not report its likeliest tokens")
         async with self._slots:
             top_tokens = await engine.top_logprobs(reading.ids, len(reading.prompt_ids), k, self._add)
         entries = [entry for entry, keep in zip(top_tokens, reading.wanted, strict=True) if keep]

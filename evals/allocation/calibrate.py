@@ -1,16 +1,17 @@
 """Calibration of the strategy `auto`: from recorded pools of draws to a plan (`ttc.allocation.plan`).
 
 A draw is a plain sample, or an island of a search that consists of independent ones (the subtrees of DVTS are such).
-`read_pools` reads who of a run's draws is right, what each cost, and answers as names of classes. A run of one greedy
-answer a problem can open the pools of others: their draw 0 is then the greedy answer.
+`read_pools` reads from a run which draws are right, what each cost, and the answer class of each. A run with one greedy
+answer per problem can go in front of the pools of other runs: it becomes their draw 0.
 
-Each problem's pool is put in many random orders; the first draws of an order are what a run would have drawn by a rung
-of the ladder, so the table holds exactly for the code that will run, without a model. States that few problems reached
-lean on the states of their name at all rungs (`PRIOR` problems of them). Every run of pools is a route of the plan; a
-run of greedy answers opens all others and is a route of its own, and a scored run of plain samples is two, with and
-without its scorer. What a plan is worth is cross-fitted: each half of the problems is spent by the plan of the other
-half, and the problems of a cluster lie in one. `by_consensus` makes pools whose answers are held against their own
-consensus in place of a key: that is how a run without a calibration learns from itself.
+Each problem's pool is shuffled many times. The first draws of an order are what a run would have drawn at that rung of
+the ladder, so the table describes exactly what the code will do, without a model. A state that few problems reached is
+smoothed towards the states of its name at all rungs, with the weight of `PRIOR` problems. Each run of pools is one
+route of the plan. A run of greedy answers is a route of its own and also comes first on all others; a scored run of
+plain samples is two routes, with and without its scorer. What a plan is worth is cross-fitted: each half of the
+problems follows the plan fitted on the other half, and the problems of a cluster stay in one half. `by_consensus`
+judges the answers of a pool by their own consensus instead of a key, which is how a run without a calibration learns
+from itself.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ CLASSES: Key = str
 
 @dataclass(frozen=True, slots=True)
 class DrawPool:
-    """One problem's pool: its draws, each the places of its candidates and its cost in tokens; who of them is right.
+    """One problem's pool: its draws (indices of candidates, cost in tokens), and which candidates are right.
 
     A plain sample is a draw of one candidate, an island one of its leaves. Finals are the names of their answer
-    classes, so that a vote over them needs to read no answer again. Where the greedy answer opens, it is draw 0.
-    `cluster` names what the problem is weighed with; None: itself alone.
+    classes, so a vote over them does not parse answers again. A greedy answer, if there is one, is draw 0. `cluster`
+    names the problems that are weighed together; None: this one alone.
     """
 
     candidates: tuple[Candidate, ...]
@@ -171,7 +172,7 @@ def _before(opening: DrawPool, pool: DrawPool) -> DrawPool:
 
 
 def unscored(pools: Pools) -> Pools:
-    """Return the pools of plain samples as they are without their scorer: cheaper, and only voted on."""
+    """Return the pools of plain samples as if there were no scorer: cheaper, and only voted on."""
     return Pools(replace(pools.kind, scored=False), {name: _unscored(pool) for name, pool in pools.by_id.items()})
 
 
@@ -242,7 +243,7 @@ PRIOR = 2.0
 LEVELS = (0.2, 0.4, 0.6, 0.8, 0.9, 0.97)
 """Shares of all samples that score less than each cut."""
 FEW, COARSE = 200, (0.3, 0.6, 0.9)
-"""With fewer problems than that, fine levels leave too few in a state: what looks best in one is chance."""
+"""With fewer problems, fine levels leave so few in a state that what looks best there is chance."""
 LADDER = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 RULES: tuple[Select, ...] = ("majority",)
 SCORED_RULES: tuple[Select, ...] = ("weighted", "argmax", "majority")
@@ -258,7 +259,7 @@ def by_consensus(pool: DrawPool) -> DrawPool:
 
 @dataclass(slots=True)
 class _Seen:
-    """What the orders that came by a state showed."""
+    """What was seen of one state, over all orders that passed through it."""
 
     count: int = 0
     tokens: float = 0.0
@@ -266,13 +267,13 @@ class _Seen:
     leads: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
     def accuracy(self, rule: Select, parent: _Seen) -> float:
-        """The share that was right, leaning on the parent's."""
+        """The share that was right, smoothed towards the parent's."""
         own = self.right[rule] / ORDERS
         return (own + PRIOR * parent.right[rule] / parent.count) / (self.count / ORDERS + PRIOR)
 
 
 def routes(runs: Sequence[Pools], *, pilot: int = 1) -> list[Pools]:
-    """Return the pools of every way of drawing that the runs tell of, over the problems that are in all of them.
+    """Return the pools of every way of drawing that the runs contain, over the problems that all of them share.
 
     Only those with `pilot` draws of every problem: the greedy answer alone is one.
 
@@ -303,7 +304,7 @@ def fit(runs: Sequence[Pools], *, seed: int, source: Mapping[str, object], pilot
     """
     pool_sets = routes(runs, pilot=pilot)
     fitted_routes = tuple(fit_route(pools, seed=seed, pilot=pilot) for pools in pool_sets)
-    # Greedy answers open many routes, and samples stand in two, but every draw was paid for once.
+    # Greedy answers come first on many routes, and samples stand on two, but each draw was paid for once.
     names = list(pool_sets[0].by_id)
     return Plan(fitted_routes, sum(run.only(names).spent for run in runs), dict(source))
 
@@ -338,7 +339,7 @@ def _walk(
     rules: Sequence[Select],
     rungs: Sequence[dict[str, _Seen]],
 ) -> None:
-    """Enter one order of one pool into the states of all rungs."""
+    """Count one order of one pool in the states that it passes at each rung."""
     before: _Seen | None = None
     for rung, n in enumerate(ladder):
         prefix = order[:n]

@@ -1,16 +1,16 @@
-"""The run-level planner of `auto`: one budget of tokens for all problems of a run, spent where it gains most.
+"""The run-level planner of `auto`: one token budget for all problems of a run, spent where it gains most.
 
-Waves, each over the problems in their order: first every problem gets the route that the budget pays for and its first
-draws (the pilot), then, rung by rung of the ladders, more for those whose state says that it pays
-(`ttc.allocation.plan`). After every rung the price of a token is found anew for what is left and for the states that
-were really met, so what one wave saves the next one spends. Without a plan the run learns one from itself (explore,
-then commit: Lattimore, Szepesvári 2020, chapter 6): after the pilot, an evenly spread part of the problems takes
-`EXPLORE` of the budget in full, and their own consensus stands in for the key, which no planner sees.
+It works in waves, each over the problems in order. In the first (the pilot), every problem gets the route that the
+budget pays for and its first draws. Then, rung by rung of the ladders, problems whose state says that it pays get more
+(`ttc.allocation.plan`). After each rung the price of a token is computed again from the budget left and the states
+actually met, so what one wave saves, the next can spend. Without a plan the run learns one from itself (explore, then
+commit: Lattimore, Szepesvári 2020, chapter 6): after the pilot, an evenly spread part of the problems takes the share
+`EXPLORE` of the budget, and their own consensus stands in for the key, which no planner sees.
 
-The total holds to the token. A wave goes out in chunks, as many problems as the rest pays for at full length, so no
-draw is cut before the very end, and which one is cut depends on nothing but the order: any concurrency gives the same
-run. Every wave's draws are synced to `waves.jsonl` and its members to `plan.json`, so a killed run goes on where it
-was, with the plan that it had. Left out: draws that think longer; forgetting draws (candidates stay in memory).
+The total is kept to the token. A wave goes out in chunks of as many problems as the rest pays for at full length, so no
+draw is cut before the very end, and which one is cut depends only on the order: any concurrency gives the same run.
+Every wave's draws are synced to `waves.jsonl` and its members to `plan.json`, so a killed run continues where it was,
+with the same plan. Left out: draws that think longer. All candidates stay in memory.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ CHUNK = 64
 EXPLORE = 0.2
 """Share of the budget that a run without a plan learns with."""
 DEPTH = 4
-"""Explored problems get so many times the samples that the budget gives everybody."""
+"""Explored problems get this many times the samples that an even split would give."""
 MIN_EXPLORED = 8
 """With fewer problems to learn from, all problems get the same."""
 
 Draw = Callable[[Problem, DrawKind, range, Budget], Coroutine[Any, Any, Answer]]
-"""Take draws of a kind, by their numbers, for a problem, within a limit."""
+"""Makes draws of a kind, given by number, for one problem, within a limit."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class _Progress:
     select: Select
     route: int = 0
     last: int = -1
-    """The last wave that gave it all that was asked for."""
+    """The last wave in which it got everything it asked for."""
     error: TTCError | None = None
 
     def add(self, wave: int, answer: Answer) -> int:
@@ -96,7 +96,7 @@ class Planner:
     ) -> None:
         """`max_tokens` is the longest completion; a run without a `plan` takes draws of `kind`.
 
-        `on_spent` is told the tokens of each wave of a problem.
+        `on_spent` gets the tokens of each wave of a problem.
         """
         if plan is not None and total < plan.first * len(problems):
             raise ConfigError(
@@ -113,7 +113,7 @@ class Planner:
         self._next = 0
 
     async def run(self) -> None:
-        """Spend the total; afterwards `answer` has what every problem got."""
+        """Spend the total; afterwards `answer` returns what each problem got."""
         self._folder.mkdir(parents=True, exist_ok=True)
         self._restore()
         with store.RecordFile(self._folder / WAVES) as journal:
@@ -173,7 +173,7 @@ class Planner:
     async def _learn(self, going: Sequence[Problem]) -> list[Problem]:
         """Explore a part of the problems in full and fit the plan to them; return the others.
 
-        Where the budget is too small to learn from, everybody gets the same, and nobody is left.
+        Where the budget is too small to learn from, all problems get the same, and none is left.
         """
         pilot_tokens = sum(part.usage.tokens for progress in self._state.values() for part in progress.parts)
         one = max(pilot_tokens / max(len(going), 1), 1.0)
@@ -237,7 +237,7 @@ class Planner:
         return route.known(rung, state_of(candidates, CLASSES, route.cuts))
 
     def _rate(self, plan: Plan, going: Sequence[Problem]) -> float:
-        """How much more these problems take than those that the plan knows."""
+        """How many times as many tokens these problems take as those that the plan was fitted on."""
         begun = [self._state[problem.id] for problem in going]
         firsts = sum(progress.parts[0].usage.tokens for progress in begun)
         expected = sum(plan.routes[progress.route].first for progress in begun)
@@ -247,7 +247,7 @@ class Planner:
         return seeds.uniform(seeds.derive(self._seed, problem.id, "planner"), 0)
 
     async def _wave(self, members: Sequence[Problem], kind: DrawKind, draws: range) -> list[Problem]:
-        """Take these draws of the members, in order; return those that got all of them."""
+        """Make these draws for the members, in order; return the members that got all of them."""
         number, self._next = self._next, self._next + 1
         if not draws:
             return list(members)
@@ -256,7 +256,7 @@ class Planner:
         while queue and self._left > 0:
             size = max(1, min(CHUNK, self._left // longest))
             now, queue = queue[:size], queue[size:]
-            # More than the draws may take at their longest: a scorer may have the problem itself to read.
+            # More than the longest draws take: a scorer may also have to read the problem itself.
             limit = Budget(tokens=self._left // len(now))
             self._left -= sum(await gather(self._one(number, problem, kind, draws, limit) for problem in now))
         return [problem for problem in members if self._state[problem.id].last == number]
@@ -323,7 +323,7 @@ async def spend_total(
 ) -> Callable[[Problem], Awaitable[Answer]]:
     """Spend the `total` of `auto`'s parameters over a run; returns what then answers each problem.
 
-    `solving(problem, strategy=, budget=)` takes the draws of a wave for one problem; `on_spent` is told their tokens.
+    `solving(problem, strategy=, budget=)` makes the draws of a wave for one problem; `on_spent` gets their tokens.
     """
     plan_path = params.get("plan")
     shape = {name: params.get(name) for name in ("width", "policy")}

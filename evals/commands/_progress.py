@@ -1,8 +1,8 @@
-"""How an evaluation goes on, on stderr: a bar on a terminal, plain lines elsewhere.
+"""The progress of an evaluation, on stderr: a bar on a terminal, plain lines elsewhere.
 
-The bar has no estimate of what is left: the next strategy may cost a hundred times as much a problem. Without a
-terminal there is a line when a strategy is done, and in between after 5, 15, 35, 75 seconds and then once a minute,
-also while no problem is finished; no carriage returns. Cost: a thread that sleeps.
+The bar shows no time left: the next strategy may cost a hundred times as much per problem. Without a terminal there is
+a line when a strategy is done, and in between after 5, 15, 35 and 75 seconds and then every minute, even while no
+problem finishes; no carriage returns. Cost: a thread that sleeps.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from ttc.config.values import counted
 from ttc.core import Capabilities, Record, Sampling
 
 FIRST_S, LONGEST_S, REFRESH_S = 5.0, 60.0, 1.0
-"""Seconds before the first line and at most between two; and between two looks at the bar's clock."""
+"""Seconds before the first line; the most between two lines; and between two updates of the bar's clock."""
 _FORMAT = "{desc}{percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} problems [{elapsed}{postfix}]"
 
 
 class ProgressReport:
     """Watches an evaluation of `num_problems` by `num_arms` strategies; to be closed at the end.
 
-    `usual` is how tokens are drawn where the user says nothing of it.
+    `usual` is the sampling that is used where the user sets none.
     """
 
     def __init__(self, num_problems: int, num_arms: int, usual: Sampling | None) -> None:
@@ -49,11 +49,11 @@ class ProgressReport:
         return bool(self._bar.disable)
 
     def loaded(self, capabilities: Capabilities) -> None:
-        """Say what the model's authors recommend where the usual sampling is something else."""
+        """Print the sampling that the model's authors recommend, if the usual sampling differs from it."""
         for name, value in capabilities.unapplied:
             tqdm.write(
                 f"the authors of {capabilities.model} recommend {name}={value:g} (generation_config.json); "
-                "no draw of this run is made with a penalty",
+                "this run applies no penalties",
                 file=sys.stderr,
             )
         usual = self._usual
@@ -79,7 +79,7 @@ class ProgressReport:
                 self._bar.update(count)
 
     def spent(self, arm: Arm, tokens: int) -> None:
-        """Count tokens of a total; its problems are finished together, at the end."""
+        """Count tokens of a total; its problems all finish at the end."""
         with self._lock:
             self._on(arm)
             self._spent += tokens
@@ -98,7 +98,7 @@ class ProgressReport:
                 self._line()
 
     def failed(self, failures: Mapping[str, int]) -> None:
-        """Say why servers were asked again: that costs time, and `overrun` where tokens had come."""
+        """Print why requests were repeated: that costs time, and `overrun` where tokens had arrived."""
         for reason, count in failures.items():
             tqdm.write(f"asked again after {count} failed attempts: {reason}", file=sys.stderr)
 
@@ -109,7 +109,7 @@ class ProgressReport:
         self._bar.close()
 
     def _on(self, arm: Arm) -> None:
-        """Begin to count anew where this is the first of another strategy."""
+        """Reset the counts when this is the first record of another strategy."""
         if arm is self._arm:
             return
         self._arm, self._kept, self._done, self._right, self._errors, self._spent = arm, 0, 0, 0, 0, 0
@@ -121,7 +121,7 @@ class ProgressReport:
         self._bar.set_postfix_str(self._state(), refresh=False)
 
     def _state(self) -> str:
-        """What there is to say of this strategy beside the number of its problems."""
+        """What is shown of this strategy beside its number of problems."""
         parts = []
         if self._done:
             of = f" of {self._done} new" if self._kept else ""

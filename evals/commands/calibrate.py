@@ -30,9 +30,9 @@ from ttc.config.values import at_least, check_seed, counted
 from ttc.errors import ConfigError
 
 ROWS, MARGIN = 12, 1.02
-"""Rows of the table, each of twice the tokens of the one before; the first a little above the cheapest answer."""
+"""Rows of the table. Each has twice the tokens of the one before; the first is a little above the cheapest answer."""
 MIN_POOLS = 4
-"""Two problems in each half, or two clusters of such."""
+"""Two problems, or two clusters of problems, in each half."""
 
 
 def register(subparsers: Any) -> None:
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tell(out: Path, plan: Plan, runs: Sequence[Pools], clusters: Mapping[str, str], *, pilot: int, seed: int) -> None:
-    """Print what the plan holds, and what it is worth; `clusters` are those of all problems of the runs."""
+    """Print what the plan holds and what it is worth; `clusters` are those of all problems of the runs."""
     problems = routes(runs)[0].by_id
     states = sum(len(rung) for route in plan.routes for rung in route.rungs)
     print(

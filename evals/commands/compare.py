@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runs(folder: Path) -> list[SummarisedRun]:
-    """Return the runs of a folder with their entries: all of an evaluation, or the one that an unfinished run holds."""
+    """Return the runs of a folder with their entries: all runs of an evaluation, or the one of an unfinished run."""
     if not (folder / SUMMARY).is_file():
         run = read_run(folder)
         return [(_entry(run), run.records)]
@@ -74,7 +74,7 @@ def _runs(folder: Path) -> list[SummarisedRun]:
 
 
 def _over_seeds(runs: Sequence[SummarisedRun]) -> Sequence[SummarisedRun]:
-    """The runs, those that differ by their seeds alone as one; as they are where one would be left."""
+    """The runs, with those that differ only by their seeds joined; unchanged if that would leave a single run."""
     groups = by_seeds(runs)
     if len(groups) < 2:
         return runs
@@ -89,7 +89,7 @@ def _pooled(group: Sequence[SummarisedRun]) -> SummarisedRun:
 
 
 def _entry(run: Run) -> dict[str, Any]:
-    """What the summary of a run will say of its identity once it is finished."""
+    """The fields that identify a run, as its summary will have them once it is finished."""
     config = run.config
     sampling, params = config.get("sampling") or {}, config.get("params") or {}
     own = {name: config.get(name) for name in (*IDENTITY, CONTENTS)}
@@ -98,7 +98,7 @@ def _entry(run: Run) -> dict[str, Any]:
 
 
 def _lines(item: RunComparison) -> str:
-    seen = "not known, since nothing differs" if item.detectable is None else f"{100 * item.detectable:.1f} points"
+    seen = "unknown, as nothing differs" if item.detectable is None else f"{100 * item.detectable:.1f} points"
     rows = [
         f"{item.second} minus {item.first}, {counted(item.problems, 'shared problem')}",
         f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "

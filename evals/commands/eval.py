@@ -7,8 +7,8 @@
 The folder holds records.jsonl (one synced line per problem), run.json, summary.json, report.html, curve.csv and
 figure.png, .svg and .pdf; several strategies have a folder each. Interrupted or killed, the same command with the same
 --out goes on where it stopped; failed problems, and answers without a verdict, are kept unless --retry-errors is given.
-What decides a run stands in run.json, with models, user files and problems by content: over other weights or a changed
-strategy file it is refused by name.
+run.json records what decides a run, with models, user files and problems by content, so a run with other weights or a
+changed strategy file is not continued: the error names what differs.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ UNREAD = {
     "truncated": "cut (raise --max-tokens)",
     "budget": "cut (raise --budget)",
     "unclosed_thinking": "still thinking (raise --max-tokens, or cap the thinking by --max-thinking)",
-    "hedge": "name several answers or none for sure",
-    "no_answer": "say none that can be read (the report shows the texts)",
+    "hedge": "name several answers, or none clearly",
+    "no_answer": "have none that can be read (the report shows the texts)",
 }
 """Why an answer has no final, by the reason of its verdict, and what helps."""
 LAST_NUMBER = "; where the last number of a text is its answer and the rows name no kind: --set task.kind=number"
 """What helps where a user's rows are of maths."""
 GREEDY = "direct:temperature=0"
 MAX_CONCURRENCY = 65536
-"""Problems in flight that still fit into memory; no engine runs as many at once."""
+"""The most problems in flight that memory holds; no engine runs as many at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +110,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
         metavar="NAME[:ARG]|FILE",
         group="task",
     )
-    level: str | None = option(None, "difficulty, where the task has levels", metavar="L", group="task")
+    level: str | None = option(None, "difficulty, for tasks with levels", metavar="L", group="task")
     problems_seed: int | None = option(
         None, "picks the problems of a procedural task (default: 0)", metavar="SEED", group="task"
     )
@@ -129,12 +129,12 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
         None, "problems in flight (default: what keeps the engine busy, at least 64)", metavar="N", group="run"
     )
     retry_errors: bool = option(
-        False, "run problems again that failed before, and judge again answers that got no verdict", group="run"
+        False, "run failed problems again, and judge answers without a verdict again", group="run"
     )
     baseline: str | None = option(
         None,
-        "strategies added to a lone one: default direct:temperature=0 (greedy), and majority on the packaged model; "
-        "or none",
+        "what a lone strategy is compared with, or none (default: direct:temperature=0, which is greedy; on the "
+        "packaged model majority, too)",
         metavar="NAME,...",
         group="run",
     )
@@ -150,11 +150,11 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
     )
     strategy: tuple[str, ...] = strategies("tree", SEVERAL)
     seed: int | None = option(
-        None, "what all random draws are keyed by (default: 0; --problems-seed picks the problems)", group="sampling"
+        None, "seed of all random draws (default: 0; --problems-seed picks the problems)", group="sampling"
     )
 
     def __post_init__(self) -> None:
-        """Refuse a number of problems in flight that fits into no memory."""
+        """Refuse a number of problems in flight that no memory can hold."""
         super().__post_init__()
         check_seed("eval", seed=self.seed, problems_seed=self.problems_seed)
         if self.concurrency is not None and not 1 <= self.concurrency <= MAX_CONCURRENCY:
@@ -162,7 +162,7 @@ class EvalOptions(SamplingOptions, ThinkingOptions, StrategyOptions, EngineOptio
 
     @property
     def prices(self) -> Prices | None:
-        """What the user says; raises like `prices_of`."""
+        """The user's prices; raises like `prices_of`."""
         return prices_of(self.price_in, self.price_out)
 
     @property
@@ -226,7 +226,7 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
 
 
 def _tell_of_plans(experiment: Experiment) -> None:
-    """Say of plans why what they expect does not hold here, or what is measured not elsewhere."""
+    """Warn where a plan's expectations do not hold here, or the accuracy measured here would not hold elsewhere."""
     for arm in experiment.arms:
         path = arm.choice.params.get("plan")
         for doubt in _doubts_of_plan(path, experiment) if isinstance(path, str) else ():
@@ -294,7 +294,7 @@ def plan(options: EvalOptions, out: Path) -> Experiment:
 
 
 def prices_of(price_in: float | None, price_out: float | None) -> Prices | None:
-    """Return the prices of both options; raises ConfigError for one without the other, or for what is no price."""
+    """Return the prices of both options; raises ConfigError for one without the other, or a value that is no price."""
     if price_in is None and price_out is None:
         return None
     if price_in is None or price_out is None:
@@ -314,10 +314,10 @@ def _problems_seed(seed: int | None, task: Task) -> int:
 def _refuse_early(
     choices: Sequence[StrategyChoice], *, has_scorer: bool, sampling: Sampling, thinking: Thinking
 ) -> None:
-    """Let the strategies refuse their values before a model is loaded; one that learns its plan has none to show."""
+    """Let strategies refuse their values before a model is loaded; one that learns its plan is not checked."""
     planless = [c for c in choices if c.params.get("total") is not None and c.params.get("plan") is None]
     if planless:
-        from ttc.strategies.auto import kind_without_plan  # with all of allocation, which few runs need
+        from ttc.strategies.auto import kind_without_plan  # imports all of allocation, which few runs need
 
         for choice in planless:
             kind_without_plan(choice.params.get("width"), choice.params.get("policy"), None)
@@ -350,7 +350,7 @@ def read_task(name: str, params: Mapping[str, object]) -> Task:
 
 
 def _check_params(unsafe: bool, task: Task) -> Mapping[str, object]:
-    """Return the parameters of the task's verifier; the one of programs may be let off its sandbox."""
+    """Return the parameters of the task's verifier; the sandbox of program verification can be switched off."""
     if unsafe and task.check.verifier == "code":
         return {**task.check.params, "unsafe": True}
     return task.check.params
@@ -365,13 +365,13 @@ def _limit(text: str) -> int | None:
 
 
 def _arms(choices: Sequence[StrategyChoice], baselines: Sequence[StrategyChoice], out: Path) -> list[Arm]:
-    """Give each strategy its folder; one that was asked for alone has `out` itself, beside its baselines'."""
+    """Give each strategy its folder; a lone strategy gets `out` itself, with its baselines in folders below."""
     added = [Arm(choice, out / _folder_name(choice), baseline=True) for choice in baselines]
     return [*added, *(Arm(choice, _folder(choice, out, alone=len(choices) == 1)) for choice in choices)]
 
 
 def _folder(choice: StrategyChoice, out: Path, *, alone: bool) -> Path:
-    """Where a strategy's run goes: where it is already, else where no other strategy's run is."""
+    """The folder of a strategy's run: the one that holds it already, else one without another strategy's run."""
     own, there = out / _folder_name(choice), readable_config(out)
     if readable_config(own) is not None or (there is None and not alone):
         return own
@@ -388,7 +388,7 @@ def _folder_name(choice: StrategyChoice) -> str:
 def _baselines(options: EvalOptions, choices: Sequence[StrategyChoice], temperature: float) -> list[StrategyChoice]:
     """Return what a lone strategy is compared with: greedy decoding, and the vote of as many samples where cheap.
 
-    Those that are named stand for themselves, as in --strategy; a usual one that is the lone strategy is left out.
+    Named baselines are read like --strategy; a default one that equals the lone strategy is left out.
     """
     if len(choices) != 1:
         if options.baseline not in (None, "none"):
@@ -410,7 +410,7 @@ def _baselines(options: EvalOptions, choices: Sequence[StrategyChoice], temperat
 
 
 def _with_total(choice: StrategyChoice, budget: Budget | None) -> StrategyChoice:
-    """Give a strategy that spends a total over the run the tokens of --budget; to others they are a problem's limit."""
+    """Give the tokens of --budget to a strategy that spends a total; for others they limit each problem."""
     if budget is None or budget.tokens is None or "total" not in choice.all_params():
         return choice
     if any(choice.params.get(name) is not None for name in ("total", "tokens")):
@@ -456,7 +456,7 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: boo
 
 
 def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, Any], Run]]:
-    """Runs of other strategies that the folder's summary has, with their entries; those of other content are named."""
+    """Runs of other strategies in the folder's summary, with their entries; those of other content are reported."""
     if not (out / SUMMARY).is_file():
         return
     mine = {result.arm.folder.resolve() for result in results}
@@ -482,7 +482,7 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
 
 
 def _complaints(result: Result, *, of_rows: bool) -> Iterator[str]:
-    """What a strategy's row does not tell: what failed, got no verdict, has no final or was chosen without scores."""
+    """What a strategy's row does not show: what failed, got no verdict, has no final or was chosen without scores."""
     if result.entry["errors"]:
         yield f"{_failures(result)}; see {result.arm.folder}"
     yield from filter(None, (_undecided(result), _unread(result, of_rows=of_rows)))
@@ -491,17 +491,17 @@ def _complaints(result: Result, *, of_rows: bool) -> Iterator[str]:
 
 
 def _unscored(result: Result) -> str:
-    """Say that no score could be used; empty where one could."""
+    """Report that no score could be used; empty where one could."""
     if not result.arm.choice.takes_scorer:
         return ""
     return without_scores(record.answer for record in result.records if record.answer is not None)
 
 
 def _unread(result: Result, *, of_rows: bool) -> str:
-    """Say why answers have no final and what helps, where at least half have none; empty elsewhere.
+    """Report why answers have no final and what helps, where at least half have none; empty elsewhere.
 
-    `of_rows`: the task is a user's file of problems, whose kind is theirs to choose. What the server itself ended
-    (its filter, a reason that is not known) is no matter of --max-tokens, and is said in any case.
+    `of_rows`: the task is a user's file of problems, whose answer kind the user can choose. Answers that the server
+    itself ended (its filter, an unknown reason) are reported in any case: --max-tokens does not help them.
     """
     ends = Counter(end for record in result.records if record.answer is not None and (end := _ended_by(record.answer)))
     by_server = "; ".join(f"{count} {end}" for end, count in ends.most_common())
@@ -544,7 +544,7 @@ def _ended_by(answer: Answer) -> str:
 
 
 def _undecided(result: Result) -> str:
-    """Say how many answers the verifier did not decide on, and why the first; empty where it decided on all."""
+    """Report how many answers the verifier did not decide on, and why the first; empty where it decided on all."""
     verdicts = [record.verdict for record in result.records if record.verdict is not None]
     undecided = [verdict for verdict in verdicts if verdict.status in NO_VERDICT]
     if not undecided:
@@ -555,6 +555,6 @@ def _undecided(result: Result) -> str:
 
 
 def _failures(result: Result) -> str:
-    """Say how many problems failed and how the first one did."""
+    """Report how many problems failed, and the first error."""
     errors = [record.error for record in result.records if record.error is not None]
     return f"{len(errors)} of {counted(len(result.records), 'problem')} failed, the first with {errors[0]}"

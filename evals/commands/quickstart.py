@@ -4,11 +4,11 @@
     ttc quickstart --model HuggingFaceTB/SmolLM2-135M-Instruct        a folder or a hub id, in this process
     OPENAI_API_KEY=... ttc quickstart --base-url https://api.example.com/v1 --model NAME --data problems.jsonl
 
-Looks at what is there, proposes the strategy that works on it and says why, runs it on twenty problems beside one plain
-draw, and prints accuracy with its 95 % interval, tokens, seconds and money. --data takes a file of rows with columns
-question (or prompt, problem) and answer (or target), or those that --set task.answer=COLUMN and its like name; without
-it there are twenty problems in the package.
-Cost on an endpoint: nine answers to each of twenty problems, as a rule; --look stops before.
+Looks at what you have, proposes a strategy that works on it and says why, runs it on twenty problems beside one plain
+draw, and prints accuracy with its 95 % interval, tokens, seconds and money. --data takes a file of rows with the
+columns question (or prompt, problem) and answer (or target), or those that --set task.answer=COLUMN and the like name;
+without it, twenty problems of the package are used. Cost on an endpoint: usually nine answers to each of twenty
+problems; --look stops before that.
 
 The run is one of `ttc eval`: its folder is read by `ttc compare` and `ttc report`. The key is read from the environment
 and never written.
@@ -39,9 +39,9 @@ from ttc.core import Usage
 from ttc.errors import ConfigError
 
 PLAIN = "direct"
-"""What the proposal stands beside: one draw, as anybody would ask."""
+"""What the proposal is compared with: one draw, as anybody would ask."""
 ENOUGH = 200
-"""So many problems tell a difference of some ten points from luck."""
+"""This many problems tell a difference of about ten points from luck."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +81,7 @@ def register(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Look, propose, run, and say what to type next; the exit codes of `ttc eval`."""
+    """Look, propose, run, and print the next command; the exit codes are those of `ttc eval`."""
     options = read_options(QuickstartOptions, args)
     out = Path(options.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-quickstart").expanduser()
     _check(options, out)
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     proposal = propose(found)
     args.again = continuation(out)
     chosen = _evaluation(options, found, proposal, out)
-    planned = plan(chosen, out)  # refuses what cannot run, before anything is said or spent
+    planned = plan(chosen, out)  # refuses what cannot run, before anything is printed or spent
     width = max(len(name) for name, _ in found.facts)
     print("\n".join(f"{name:<{width}}  {text}" for name, text in found.facts))
     print(f"\nproposed: {_spec(options, proposal)}: {proposal.why}")
@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(options: QuickstartOptions, out: Path) -> None:
-    """Refuse what needs neither an endpoint nor a model to be refused: the file, the folder, the prices."""
+    """Check what needs neither an endpoint nor a model: the file, the folder, the prices."""
     path = Path(options.data or "").expanduser()
     if options.data is not None and not (path.is_file() or has_rows(path)):
         why = "a folder; name a file in it" if path.is_dir() else "there is no such file"
@@ -144,7 +144,7 @@ def _evaluation(options: QuickstartOptions, found: Discovery, proposal: Proposal
 
 
 def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[str]:
-    """What it gave, and what to type next."""
+    """The result, and the next command."""
     entries = [dict(result.entry) for result in results]
     usages = [Usage(**entry["usage"]) for entry in entries]
     tokens = sum(usage.prompt + usage.tokens + usage.overrun for usage in usages)
@@ -153,7 +153,7 @@ def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[st
     spent.append(money(sum(float(entry["dollars"]) for entry in entries)) if priced else _UNPRICED)
     lines = [headline(read_runs(entries)), f"in all: {'; '.join(spent)}"]
     if any(entry["errors"] for entry in entries):
-        lines.append("what failed says why above; once that is mended, the next command asks it again")
+        lines.append("the reasons for failures are above; the next command asks those problems again")
         return [*lines, f"next: {_command(replace(chosen, retry_errors=True))}"]
     if entries[0]["problems"] < ENOUGH:
         count = entries[0]["problems"]
@@ -164,11 +164,11 @@ def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[st
     return [*lines, f"next: {_next(chosen, len(results[0].records), out)}"]
 
 
-_UNPRICED = "money not known: no prices were given or told"
+_UNPRICED = "money unknown: no prices were given, and the server states none"
 
 
 def _next(chosen: EvalOptions, num_problems: int, out: Path) -> str:
-    """The command that measures on more problems; where there are no more, the one that tests what there is."""
+    """The command that measures on more problems; if there are no more, the one that compares what was measured."""
     longer = replace(chosen, limit=str(ENOUGH), out=f"{out}-{ENOUGH}")
     if num_problems >= min(ENOUGH, _num_problems(longer)):
         return shlex.join(["ttc", "compare", str(out)])
@@ -176,11 +176,11 @@ def _next(chosen: EvalOptions, num_problems: int, out: Path) -> str:
 
 
 def _num_problems(options: EvalOptions) -> int:
-    """How many problems there are for these options."""
+    """How many problems these options give."""
     task = read_task(options.task, options.task_settings)
     return len(task.sequence(int(options.limit), 0))
 
 
 def _command(options: EvalOptions) -> str:
-    """The evaluation as it is typed."""
+    """The evaluation as a command line."""
     return shlex.join(["ttc", "eval", *command_line(options)])

@@ -61,7 +61,7 @@ class RecordedRun:
 
     @property
     def usual_temperature(self) -> float | None:
-        """The temperature that needs no saying; None where the recorded run's own name says its temperature."""
+        """The temperature that a label leaves out; None where the recorded run's own label states it."""
         settings = self.config.get("settings") or {}
         return None if "temperature" in settings else self.sampling.temperature
 
@@ -72,7 +72,7 @@ class RecordedRun:
 
 
 def open_source(folder: Path) -> RecordedRun:
-    """Read a run; raises ConfigError when it cannot be replayed, naming the problem and why."""
+    """Read a run; raises ConfigError when it cannot be replayed, naming the problem and the reason."""
     path = folder / RECORDS
     size = path.stat().st_size if path.is_file() else 0
     run = read_run(folder)
@@ -141,7 +141,7 @@ def _item(record: Record) -> Item:
 
 
 class _RecordedVerdicts:
-    """Gives the verdicts of the recorded run; what it never saw was cut by this replay's budget and is no answer."""
+    """Gives the verdicts of the recorded run; a text without one was cut by this replay's budget and is no answer."""
 
     name, version = "recorded", "1"
 
@@ -157,7 +157,7 @@ class _RecordedVerdicts:
                 self._known[_key(record.target, path.text, path.finish_reason)] = verdict
 
     def check_gold(self, target: TargetLike, item: str = "") -> None:
-        """Was done when the run was recorded."""
+        """Nothing to do: golds were checked when the run was recorded."""
 
     async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Look the verdict up."""
@@ -235,12 +235,12 @@ def _rows_before(out: Path, source: RecordedRun, entries: Sequence[Mapping[str, 
 
 
 def _label(choice: StrategyChoice, n: int | None) -> str:
-    """The strategy's name with its parameters, those of --n included."""
+    """The strategy's name with its parameters, --n included."""
     return choice.label if n is None or choice.params.get("n") != n else f"{choice.label}-n{n}"
 
 
 def _sized(choice: StrategyChoice, num_samples: int) -> StrategyChoice:
-    """Give a strategy whose n was not said all samples of the pool."""
+    """Give a strategy without an n all samples of the pool."""
     if "n" in choice.params or "n" not in choice.all_params():
         return choice
     return replace(choice, params={**choice.params, "n": num_samples})

@@ -1,13 +1,13 @@
 """`ttc report RUN [RUN…]`: write the report of runs again, without a model.
 
-These are the table, report.html, curve.csv and figure.png, .svg and .pdf of finished or interrupted runs. The
-numbers are those of each run's summary.json; a run that was interrupted before it had one, has gone on since, or was
-summarised when intervals were others, is summarised from the records it holds.
+These are the table, report.html, curve.csv and figure.png, .svg and .pdf of finished or interrupted runs. The numbers
+are those of each run's summary.json; a run without a summary, with records newer than its summary, or with intervals of
+an older version is summarised again from its records.
 
     ttc report runs/seed1 runs/seed2 runs/seed3 --out runs/all
 
-Runs that differ by --seed alone are one row: of a problem its share of right answers counts, so the interval covers the
-problems and what was drawn; costs are those of one run. --per-seed gives each a row of its own.
+Runs that differ only by --seed are one row: each problem counts with its share of right answers, so the interval covers
+both problems and draws; costs are those of one run. --per-seed gives each a row of its own.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def load(folder: Path) -> list[tuple[dict[str, Any], Sequence[Record]]]:
 
 
 def _up_to_date(entry: dict[str, Any], run: Run) -> dict[str, Any]:
-    """The entry of a run; summarised anew where its records have gone on since: more, retried or judged again.
+    """The entry of a run, summarised again where it is out of date.
 
-    So is one of before whose intervals are others.
+    It is where its records are newer (more, retried or judged again), or its intervals are those of an older version.
     """
     from evals.numbers.statistics import METHOD
     from evals.numbers.summary import summarise, with_dollars

@@ -178,11 +178,11 @@ def _read(options: StepsOptions) -> list[Labelled] | None:
 
 def _refuse_unlabelled(rows: Sequence[Labelled]) -> None:
     if rows and all(label is None for row in rows for label in row.labels):
-        raise ConfigError("no step has a label: nothing to hold scores to (ttc steps label writes them)")
+        raise ConfigError("no step has a label: nothing to compare scores with (ttc steps label writes labels)")
 
 
 async def _rows(options: StepsOptions, engine: Engine, read: list[Labelled] | None) -> tuple[list[Labelled], Usage]:
-    """Those that were read, else samples of the engine, and what they cost."""
+    """The solutions that were read, else samples of the engine, and what they cost."""
     if read is not None:
         return read, Usage()
     items = arithmetic(level=options.level).items(options.limit or 100, options.seed)
@@ -192,7 +192,7 @@ async def _rows(options: StepsOptions, engine: Engine, read: list[Labelled] | No
 
 
 def _threshold(text: str) -> float | None:
-    """The threshold, None to fit it."""
+    """The threshold; None to fit it."""
     if text == "fit":
         return None
     try:

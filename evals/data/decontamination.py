@@ -1,9 +1,9 @@
 """Are training prompts free of evaluation problems, and of their own answers?
 
-Two detectors, because each misses what the other finds: equality of normalised texts (case, spaces, punctuation and
-Unicode forms aside), and a shared run of `n` words (13, as GPT-3 and its followers use). A text shorter than n words is
-compared as a whole. Training, distillation and their pre-flight checks share this file. Cost: linear in the texts.
-Left out: paraphrases and translations; numbers changed in an otherwise equal problem.
+There are two detectors, because each misses what the other finds: equality of normalised texts (case, spaces,
+punctuation and Unicode forms aside), and a shared run of `n` words (13, as GPT-3 and its followers use). A text shorter
+than n words is compared as a whole. Training, distillation and their pre-flight checks share this file. Cost: linear in
+the texts. Left out: paraphrases and translations; numbers changed in an otherwise equal problem.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _MARKS = r"(?:\\boxed\{{\s*{0}\s*\}}|####\s*{0}\b|answer(?:\s+is)?\s*[:=]?\s*\$?
 _MARK_BEGINS = re.compile(r"\\boxed\{|####|answer", re.IGNORECASE)
 """What every match of `_MARKS` begins with."""
 _LONG = 20
-"""Characters from which a target that stands in its prompt word for word counts as given away."""
+"""From this length on, a target that stands in its prompt word for word counts as given away."""
 _MIN_COMMON = 3
-"""Prompts from which what all of them share counts as an instruction."""
+"""With at least this many prompts, the words that all of them share count as an instruction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """A problem whose prompt tells its answer: its id and the telling part."""
+    """A problem whose prompt gives its answer away: its id and the part that does."""
 
     problem_id: str
     shared: str
@@ -77,10 +77,10 @@ def overlaps(train: Sequence[str], held_out: Iterable[str], *, n: int = 13) -> I
 
 
 def answer_leaks(items: Iterable[Item]) -> Iterator[Leak]:
-    """Yield the problems whose prompt gives the target away: behind an answer mark, or a long one word for word.
+    """Yield the problems whose prompt gives the target away: after an answer mark, or word for word if it is long.
 
-    A short target may stand in a problem by chance (the 12 of `12 + 30`), so it counts only where a prompt says that it
-    is the answer.
+    A short target may stand in a problem by chance (the 12 of `12 + 30`), so it counts only where the prompt calls it
+    the answer.
     """
     for item in items:
         text, target = prompt_text(item), gold_text(item.target).strip()
@@ -94,7 +94,10 @@ def answer_leaks(items: Iterable[Item]) -> Iterator[Leak]:
 
 
 def _marked_answer(target: str, text: str) -> re.Match[str] | None:
-    """Where the text names the target as its answer; a pattern, which is dear to compile, only where it may."""
+    """Where the text names the target as its answer.
+
+    The pattern is costly to compile, so only texts that may match are searched.
+    """
     same_in_any_case = target.lower() == target.upper()
     if not _MARK_BEGINS.search(text) or (same_in_any_case and target not in text):
         return None
@@ -102,7 +105,7 @@ def _marked_answer(target: str, text: str) -> re.Match[str] | None:
 
 
 def own_texts(items: Sequence[Item]) -> list[str]:
-    """What each prompt says beyond the words that all of them begin or end with."""
+    """Each prompt without the words that all of them begin or end with."""
     words = [prompt_text(item).split() for item in items]
     if len(words) < _MIN_COMMON:
         return [" ".join(line) for line in words]
@@ -117,7 +120,7 @@ def _num_common(lines: Sequence[Sequence[str]]) -> int:
 
 
 def prompt_text(item: Item) -> str:
-    """Everything that a problem says to the model."""
+    """All text that a problem sends to the model."""
     return "\n".join(message.content for message in item.problem.messages)
 
 

@@ -2,10 +2,10 @@
 
     dataset(Source("gsm8k_test", "openai/gsm8k", "main", "test"), data=None, read=one_row_to_an_item)
 
-`data` is a file of rows (`ROWS`, or a folder of `save_to_disk`), whatever it is called, or a folder. If the folder
-holds a file called `gsm8k_test`, that is read; if it holds a copy of the hub repository under `openai/gsm8k`, that copy
-is loaded by `datasets`. Without either the hub itself is asked, unless the source says that it must not be. Rows of
-files are as published, or in the "local" format, which has an `id`, and `problem` for the question.
+`data` is a file of rows (`ROWS`, or a folder of `save_to_disk`) of any name, or a folder. If the folder holds a file
+called `gsm8k_test`, that is read; if it holds a copy of the hub repository under `openai/gsm8k`, that copy is loaded by
+`datasets`. Otherwise the rows come from the hub itself, unless the source forbids it. Rows of files are as published,
+or in the "local" format, which has an `id`, and `problem` for the question.
 
 A training stage names rows in one line, with the columns that hold what it needs (`NamedRows`):
 
@@ -36,7 +36,7 @@ from ttc.errors import ConfigError, RecordError, missing_extra
 from ttc.records import each_once
 
 _OTHER_MARKS = {";": "';'", "\t": "tabs", "|": "'|'"}
-"""What parts the fields of a file that is no CSV with commas, and how it is called."""
+"""Separators other than commas, with their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Row:
         return name if self.local else published
 
     def id(self, prefix: str, column: str | None = None) -> str:
-        """Return the local `id`; of a published row the prefix with this column, or with the row's number from 0."""
+        """Return the local `id`; for a published row the prefix with this column, or with the row's number from 0."""
         if self.local:
             return self.text("id")
         return f"{prefix}-{self.number - 1 if column is None else self.text(column)}"
@@ -102,7 +102,7 @@ class Row:
 
 
 def dataset(source: Source, data: str | None, read: Callable[[Row], Item | None]) -> Loader:
-    """Return the loader of a task whose problems are the rows of `source`; `read` gives None to leave a row out."""
+    """Return the loader of a task whose problems are the rows of `source`; `read` returns None to leave a row out."""
 
     def load(limit: int | None, seed: int) -> list[Item]:
         return sample([item for row in rows_from(source, data) if (item := read(row)) is not None], limit)
@@ -155,7 +155,7 @@ def json_lines(path: Path) -> Iterator[tuple[Mapping[str, Any], str, int]]:
 
 
 def _not_utf8(path: Path, opener: Callable[..., Any], error: UnicodeDecodeError) -> ConfigError:
-    """Name the line that is no UTF-8, and what to do."""
+    """Name the line that is not UTF-8, and the fix."""
     with opener(path, "rb") as file:
         numbers = (number for number, line in enumerate(file, start=1) if not _is_utf8(line))
         number = next(numbers, 1)
@@ -172,9 +172,9 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[Mapping[str, Any], str, int]]:
-    """Yield (row, where it stands, its number) of a file of `ROWS` or a saved folder; empty cells of CSV are left out.
+    """Yield (row, its place, its number) of a file of `ROWS` or a saved folder; empty cells of CSV are left out.
 
-    Of each of `needs`, columns of which one is enough, a row of CSV has one that is not empty, where the file has any.
+    Each of `needs` is a group of columns: where a CSV file has any of them, every row must fill one.
 
     Raises:
         ConfigError: the file cannot be read.
@@ -280,7 +280,7 @@ def _csv_rows(path: Path) -> Iterator[Row]:
 
 
 def _csv_names(cells: list[str], path: Path) -> list[str]:
-    """The names of the columns; raises ConfigError where no commas part them, and where one is there twice."""
+    """The names of the columns; raises ConfigError where no commas separate them, or one occurs twice."""
     for mark, label in _OTHER_MARKS.items():
         if len(cells) == 1 and mark in cells[0]:
             raise ConfigError(f"{path}: its fields seem to be separated by {label}; save it with commas between them")
@@ -292,7 +292,7 @@ def _csv_names(cells: list[str], path: Path) -> list[str]:
 
 
 def _fitting(cells: list[str], names: Sequence[str], where: str) -> list[str]:
-    """The cells of a row, one for each name; more are fine where they are empty, as spreadsheets write them."""
+    """The cells of a row, one for each name; extra ones may be there if they are empty, as spreadsheets write them."""
     num_cells, num_names = len(cells), len(names)
     if any(cells[num_names:]):
         raise RecordError(f"{where}: {num_cells} fields under {num_names} names; quote a value that holds a comma")
@@ -417,7 +417,7 @@ class NamedRows:
 
 
 def _at(value: Any, path: list[str]) -> Any:
-    """What stands at a path of names and numbers; None where nothing does."""
+    """The value at a path of names and numbers; None where there is none."""
     for name in path:
         if isinstance(value, Mapping):
             value = value.get(name)

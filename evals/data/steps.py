@@ -2,9 +2,9 @@
 
 A line of a file is {"id", "problem", "steps": [text, ...]} with one kind of label: "labels" (per step 1, 0, a share, or
 null), "mistake_index" (first wrong step from 0, null for none) or "label" (the same with -1 for none, as in
-ProcessBench), or none yet; behind a first wrong step nothing is known. "group" or "task" names its part of the data,
+ProcessBench), or none yet; after a first wrong step nothing is known. "group" or "task" names its part of the data,
 "target" is for checkers that need one. A line of PRM800K (Lightman et al. 2023, arXiv:2305.20050) is read as it was
-published: the steps that were gone on from, and the wrong one that ended them. So is one of TRL's data sets: {"prompt",
+published: the steps that were continued, and the wrong one that ended them. So is one of TRL's data sets: {"prompt",
 "completions": [text, ...], "labels": [true, false, ...]}.
 
 Process reward models score all steps of a solution at once; scorers without step scores (outcome models, judges,
@@ -34,7 +34,7 @@ from ttc.verifiers.steps import STEP_DELIMITER, StepChecker, prefixes
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 AT_ONCE = 32
-"""Solutions that are sampled or scored at once."""
+"""Solutions that are sampled or scored at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def read_labelled(file: Path, limit: int | None = None) -> list[Labelled]:
 
 
 def write_labelled(file: Path, rows: Sequence[Labelled], version: str) -> None:
-    """Write rows that `read_labelled` reads; `version` says who labelled."""
+    """Write rows that `read_labelled` reads; `version` names the labeller."""
     with replaced_file(file) as scratch, scratch.open("w", encoding="utf-8") as out:
         for row in rows:
             data = {
@@ -107,7 +107,7 @@ async def label_rows(rows: Sequence[Labelled], checker: StepChecker) -> tuple[li
 async def score_rows(
     rows: Sequence[Labelled], engine: Engine, scorer: Scorer, *, seed: int
 ) -> tuple[list[Judged], Usage]:
-    """Score the steps of every row; one that is too long for the scorer, or has no verdict, has no scores."""
+    """Score the steps of every row; a row that is too long for the scorer, or got no verdict, has no scores."""
     scored_rows: list[Judged] = []
     usage = Usage()
     async for row, (scores, row_usage) in _each(rows, lambda row: _score(row, engine, scorer, seed)):
@@ -119,7 +119,7 @@ async def score_rows(
 async def _each(
     inputs: Sequence[_In], work: Callable[[_In], Coroutine[Any, Any, _Out]]
 ) -> AsyncIterator[tuple[_In, _Out]]:
-    """Yield (input, what work made of it) in order; `AT_ONCE` are at work at once."""
+    """Yield (input, result of the work on it) in order; `AT_ONCE` run at once."""
     for start in range(0, len(inputs), AT_ONCE):
         part = inputs[start : start + AT_ONCE]
         for pair in zip(part, await gather(map(work, part)), strict=True):
@@ -161,7 +161,7 @@ async def _score(row: Labelled, engine: Engine, scorer: Scorer, seed: int) -> tu
 
 async def _step_scores(row: Labelled, session: Session, scorer: Scorer) -> tuple[float, ...] | None:
     ends = prefixes(session.render(), session.encode, row.steps)
-    # Nothing here was injected by thinking control: a likelihood has to count every token.
+    # Thinking control injected nothing here: a likelihood has to count every token.
     ends = [replace(end, logprobs=None, certainty=None) for end in ends]
     whole = ends[-1] if row.path is None else row.path
     (score,) = await session.score(scorer, [whole])
@@ -213,7 +213,7 @@ def _row(data: Mapping[str, Any], where: str, number: int) -> Labelled:
     if not isinstance(steps, list) or not steps or not all(isinstance(step, str) for step in steps):
         raise RecordError(f"{where}: steps: expected a list of texts")
     name = str(_name(data, "id", where, number))
-    # An empty line inside a step would be read as the end of it.
+    # An empty line inside a step would be read as its end.
     bare = tuple("\n".join(line for line in step.split("\n") if line.strip()) or step for step in steps)
     return Labelled(
         Problem(name, (Message("user", problem),)),

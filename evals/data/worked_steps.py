@@ -5,9 +5,9 @@ pair (-29, +56) is `-29+56=27`. A factor may be split into its leading part and 
 `47*8=376`, then `1410+376=1786`. The packaged family's worked solutions are made of these steps.
 
 A path is right while each line is a legal step with the right value from what remains of the expression. A line that
-begins with `Wait, ` goes back: it must be a right step from any state that the path had reached before, so it may mend
-a path that had gone wrong. A step with a final answer is right when that is the expression's value. Text that is
-neither (thinking marks, a hand-over) has no label.
+begins with `Wait, ` goes back: it must be a right step from some state that the path had reached before, so it can mend
+a path that had gone wrong. A step with a final answer is right when that is the expression's value. Other text
+(thinking marks, a hand-over) has no label.
 
 Cost: microseconds per step. Left out: division, fractions, steps on numbers that are not neighbours, steps that are
 written in another way.
@@ -52,7 +52,7 @@ Node = int | Sum | Product
 class Reduction:
     """One legal step: `left` is written before the equals sign, `value` after it.
 
-    `rebuild` puts a number in the place of the pair; `split` marks the first part of a split product.
+    `rebuild` replaces the pair by a number; `split` marks the first part of a split product.
     """
 
     left: str
@@ -224,8 +224,8 @@ def parse_step(line: str) -> WorkedStep | None:
 class WorkedPath:
     """How far a path of steps has come, and whether it is still right.
 
-    `states` are the expressions that may remain (several when one line fits two equal pairs);
-    `seen` are all the states that the path was in while on track, which `Wait, ` may return to.
+    `states` are the expressions that may remain (several when one line fits two equal pairs). `seen` are all states
+    that the path was in while on track, to which `Wait, ` may return.
     """
 
     states: frozenset[Node]

@@ -6,8 +6,8 @@ Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809
 equal FLOPs sets the cheaper side higher first: the baseline's vote is taken at the smallest k of its pool that costs
 at least as much as the other run.
 
-A side may hold several runs that differ by their seeds alone: of a problem its share of right answers counts then, and
-its cost is that of one run, so the interval covers the problems and what was drawn, and no seed is set against another.
+A side may hold several runs that differ only by their seeds. Then a problem counts with its share of right answers and
+the cost of one run, so the interval covers both the problems and the draws, and no seed is paired with another.
 
 Cost: milliseconds. Left out: equivalence tests, comparisons across different problems.
 """
@@ -32,12 +32,12 @@ from ttc.core import NO_VERDICT, Answer, Record
 from ttc.errors import ConfigError
 
 ROUNDING = 1e-9
-"""A share of the FLOPs that sums of floats may differ by and that is no draw more."""
+"""The share by which FLOPs may differ through rounding; less than one draw."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One run of a comparison, or several of other seeds: what it is called and its records, one a problem and run."""
+    """One run of a comparison, or several of different seeds: a label and the records, one per problem and run."""
 
     label: str
     records: Sequence[Record]
@@ -71,7 +71,8 @@ class RunComparison:
     p_value: float
     p_holm: float
     detectable: float | None
-    """The smallest difference that would mostly be seen; None where no problem differs, for the spread is not known."""
+    """The smallest difference that would usually be detected; None where no problem differs, as the spread is unknown.
+    """
     tokens_ratio: float | None
     flops_ratio: float | None
     equal_flops: EqualFlops | None
@@ -185,10 +186,10 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _pool(records: Sequence[Record]) -> tuple[int, float]:
-    """Return (draws that every solved problem has, FLOPs of one draw on all problems); zeros where none can be split.
+    """Return (draws that every solved problem has, FLOPs of one draw on all problems); zeros where they cannot be told.
 
-    A pool that was scored or judged is left out, and one beside which more was asked: what its draws cost is not known
-    apart from that.
+    They cannot where a pool was scored or judged, or more was asked beside it: the cost of the draws alone is not
+    known.
     """
     solved = [record.answer for record in records if record.answer is not None]
     size = min((len(answer.candidates) for answer in solved), default=0)
@@ -203,7 +204,7 @@ def _is_undecided(record: Record) -> bool:
 
 
 def _is_of_draws(answer: Answer) -> bool:
-    """Whether all that was spent went into the draws of the candidates."""
+    """Whether everything spent went into the draws of the candidates."""
     return not (answer.usage.scored or answer.usage.judged or generated_beside(answer))
 
 

@@ -1,7 +1,9 @@
-"""Gates: what must hold of a number before a model replaces another. Training and distillation declare theirs.
+"""Gates: bounds on measured numbers that must hold before one model replaces another.
 
-A bound on a rate is a bound on the end of its interval that is against the model, so too few problems fail instead of
-passing by luck.
+Training and distillation declare theirs.
+
+A rate is bounded by the unfavourable end of its interval, so too few problems fail a gate instead of passing it by
+luck.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 MAX_SUBSETS = 500
-"""Up to so many subsets the weighted vote is enumerated; beyond it is sampled."""
+"""Up to this many subsets the weighted vote is enumerated; beyond, it is sampled."""
 
 Array = npt.NDArray[np.float64]
 
@@ -50,7 +50,7 @@ def powers_of_two(n: int) -> tuple[int, ...]:
 
 
 def pass_at_k(num: int, num_correct: int, k: int) -> float:
-    """Return the chance that k of `num` candidates, drawn without replacement, hold one of the correct ones."""
+    """Return the chance that k of `num` candidates, drawn without replacement, include a correct one."""
     _check_k(num, k)
     return 1.0 - math.comb(num - num_correct, k) / math.comb(num, k)
 
@@ -106,7 +106,7 @@ def weighted_at_k(votes: Sequence[Vote], k: int, rng: np.random.Generator, draws
 
 
 def _chances_below(num: int, k: int) -> Array:
-    """Return by l, from 0 to num, the chance C(l, k) / C(num, k) that k of num candidates are all among l of them."""
+    """Return for l from 0 to num the chance C(l, k) / C(num, k) that k of num candidates are all among l of them."""
     chances = np.zeros(num + 1)
     sizes = np.arange(num, k, -1)
     chances[k:] = np.cumprod(np.concatenate(([1.0], (sizes - k) / sizes)))[::-1]
@@ -147,7 +147,7 @@ def _weighted_wins(votes: Sequence[Vote], subsets: npt.NDArray[np.int64]) -> Arr
 
 
 NEGLIGIBLE = 1e-25
-"""What has less chance than this is left out of a vote: far below the rounding of its sum."""
+"""Outcomes less likely than this are left out of a vote: far below the rounding of its sum."""
 
 
 @functools.lru_cache(maxsize=8192)

@@ -1,4 +1,4 @@
-"""How sure are we: intervals of bounded means, exact McNemar (of clusters, too), Holm, minimum detectable effect.
+"""Uncertainty: intervals of bounded means, exact McNemar (of clusters, too), Holm, minimum detectable effect.
 
 The unit of chance is the cluster (usually the problem): extra samples per problem narrow nothing between problems.
 Where each problem is a cluster of its own and right or wrong, the interval is that of Clopper and Pearson (1934), by
@@ -31,14 +31,14 @@ import numpy.typing as npt
 DRAWS, MOST_DRAWS, LEVEL = 2000, 20_000, 0.95
 """Random weighings, at most where few values differ, and the share of them inside an interval."""
 METHOD = "Gaffke"
-"""What intervals are called where they are kept: those of before are bootstraps and have no name."""
+"""The name of this interval in stored files; older ones are bootstraps and have no name."""
 _TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 _HALVINGS, _DEVIATIONS = 60, 12
-"""Bisections, to the last bit; roots of the number of trials behind which the tail of a binomial is nothing."""
+"""Bisections, enough for the last bit; and how many square roots of the number of trials a binomial's tail reaches."""
 _ROUNDING = 1e-12
 """A standard error, and a value out of bounds, that only the rounding of sums made."""
 _CELLS = 2_000_000
-"""How many numbers the weighings that are drawn at once may take together."""
+"""How many numbers the weighings drawn at once may take together."""
 Array = npt.NDArray[np.float64]
 
 

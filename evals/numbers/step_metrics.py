@@ -78,7 +78,7 @@ def first_error(rows: Sequence[Judged], threshold: float, *, seed: int) -> First
 
 
 def fit_threshold(rows: Sequence[Judged]) -> float:
-    """Return the threshold with the best F1 on `rows`, the lowest of equals; 0.5 when nothing can be told."""
+    """Return the threshold with the best F1 on `rows`, the lowest of equals; 0.5 when there is nothing to go by."""
     scored = [row for row in rows if row.scores is not None]
     scores = np.array(sorted({score for row in scored for score in row.scores or ()}))
     if not len(scores):

@@ -1,22 +1,22 @@
 """One run as numbers: the entry of `summary.json` that tables, reports and comparisons read.
 
 Accuracy is over all problems: a problem that failed, or got no verdict, is not right, and both are counted beside it.
-The records are read once for the sums and the few numbers of each problem that intervals are made of (`RunTotals`):
-about a hundred bytes a problem, whatever its record holds, so a run of any length fits.
+The records are read once, for the sums and the few numbers per problem that intervals need (`RunTotals`): about a
+hundred bytes a problem, whatever its record holds, so a run of any length fits into memory.
 
 A problem's candidates are a pool that can be sub-sampled when they are draws of one prompt (paths of length one), so
 that any k of them are what a run with n = k would have drawn. The leaves of a tree are not, nor are samples whose
-number or length was decided by what was said (a stopping rule, traces that were aborted, a budget): there only their
-union counts. Where they are, `curve` holds the expected accuracy at every smaller k from the same pool, with clustered
-intervals, by kind:
+number or length depended on their content (a stopping rule, aborted traces, a budget): there only their union counts.
+Where they are, `curve` holds the expected accuracy at every smaller k from the same pool, with clustered intervals, by
+kind:
 
     pass        any of k is right: needs the answer key, so it is a ceiling and not a strategy
     majority    the vote among k; costs the generated tokens only
     best_of_n   the best-scored of k; weighted: the score-weighted vote; both cost the scorer's tokens as well
 
 The cost at k is k/n of what the draws of the pool took: exact for generated tokens, and for a scorer but for the prompt
-it reads once. What a strategy asked beside its draws (the matches of `knockout`) is no part of it. FLOPs of draws are
-not known apart from a scorer's, a judge's or those questions', and are null there, and so are those of an endpoint.
+it reads once. What a strategy asked beside its draws (the matches of `knockout`) is not part of it. FLOPs of draws
+cannot be separated from those of a scorer, a judge or such questions, and are null there, as they are for an endpoint.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class RunTotals:
     lowest: float | None = None
     """The lowest score of any candidate; None without scores."""
     independent: bool = True
-    """Whether no problem forbids to sub-sample its candidates."""
+    """Whether the candidates of every problem may be sub-sampled."""
     ends: dict[int, float] = field(default_factory=dict)
     """Seconds at which the last record of each session was written."""
 
@@ -89,12 +89,12 @@ class RunTotals:
 
     @property
     def pool_size(self) -> int:
-        """The largest k that every solved problem can give; 0 where sub-sampling would not be a smaller run."""
+        """The largest k that every solved problem has; 0 where sub-sampling would not equal a smaller run."""
         return self.fewest or 0 if self.independent and self.candidates else 0
 
     @property
     def seconds(self) -> float:
-        """The time of all sessions: a run that was resumed did not work in between."""
+        """The time of all sessions, without the breaks between them."""
         return sum(self.ends.values())
 
     def add(self, record: Record) -> None:
@@ -142,7 +142,7 @@ def is_correct(record: Record) -> bool:
 
 
 def cluster_of(record: Record) -> str:
-    """Return what the problem is weighed with: its cluster, by default itself."""
+    """Return the name of what is weighed together with the problem: its cluster, by default itself."""
     return str(record.provenance.get("cluster") or record.problem.id)
 
 
@@ -156,7 +156,7 @@ def usage_of(record: Record) -> Usage:
 def votes(record: Record) -> list[Vote]:
     """Return the candidates as voting sees them; one without a final answer abstains and its score is void.
 
-    Right is what the verifier says, as it is of the chosen answer: one that reads whole texts needs no final.
+    The verifier decides what is right, as it does for the chosen answer: one that reads whole texts needs no final.
     """
     if record.answer is None:
         return []
@@ -188,7 +188,7 @@ def independent(record: Record) -> bool:
 
 
 def generated_beside(answer: Answer) -> int:
-    """Return the tokens of questions that are none of the candidates' own draws, as the trace tells them."""
+    """Return the tokens of requests beside the candidates' own draws, according to the trace."""
     draws = {candidate.path for candidate in answer.candidates}
     questions = (event for event in answer.trace if event.kind == "generate" and event.path not in draws)
     return sum(int(event.data.get("num_tokens") or 0) for event in questions)
@@ -242,7 +242,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "curve": curve,
         "by_difficulty": _by_difficulty(totals, seed),
         "temperature": config.get("sampling", {}).get("temperature"),
-        "mde": minimum_detectable(error) if error > 0 else None,  # where nothing differs the spread is not known
+        "mde": minimum_detectable(error) if error > 0 else None,  # where nothing differs the spread is unknown
     }
 
 
@@ -386,7 +386,7 @@ def _kinds_of(totals: RunTotals) -> tuple[str, ...]:
 
 def _point(kind: str, k: int, interval: Interval, totals: RunTotals) -> dict[str, Any]:
     usage, blind = totals.usage, kind in ("pass", "majority")
-    part = k * totals.solved / (totals.candidates * totals.problems)  # of all draws, for a problem that may have failed
+    part = k * totals.solved / (totals.candidates * totals.problems)  # over all draws, as a problem may have failed
     is_mixed = totals.beside or (blind and (usage.scored or usage.judged))
     return {
         "kind": kind,
@@ -420,7 +420,7 @@ def _by_difficulty(totals: RunTotals, seed: int) -> dict[str, dict[str, Any]]:
 
 
 def with_dollars(entry: Mapping[str, Any], prices: Prices | None) -> dict[str, Any]:
-    """Return a summary entry with what the run cost in all and per problem; without prices, as it was."""
+    """Return a summary entry with the run's dollars in all and per problem; unchanged without prices."""
     if prices is None:
         return dict(entry)
     total = prices.cost(Usage(**entry["usage"]))
@@ -436,7 +436,7 @@ def write_summary(folder: Path, entries: Sequence[Mapping[str, Any]]) -> Path:
 
 
 def put_summary(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Write the entry of the run that `folder` itself is; those of runs below it stay."""
+    """Write the entry of the run in `folder` itself; the entries of runs below it stay."""
     with alone_in(folder):  # a run below it may be writing its own
         others = read_summary(folder) if (folder / SUMMARY).is_file() else []
         write_summary(folder, [*(other for other in others if other.get("records") != "."), entry])
@@ -466,7 +466,7 @@ def read_summary(folder: Path) -> list[dict[str, Any]]:
 
 
 def counted_apart(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Say that these runs count FLOPs in different ways, where they do and know them; empty elsewhere."""
+    """Warn if these runs count FLOPs in different ways; empty if they do not, or have no FLOPs."""
     ways = {entry.get("counting") for entry in entries if (entry.get("usage") or {}).get("flops")}
     if len(ways) < 2:
         return ""

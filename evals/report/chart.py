@@ -2,15 +2,14 @@
 
 The main figure has a log axis of cost, 95 % error bars and the frontier. One colour and one marker shape per run; the
 run's own point is large and labelled; the curves sub-sampled from its pool are thin, their dash says how the answer is
-chosen; pass@k (chosen with the answer key) is dotted and stands outside the frontier. Drawn twice for the page, wide
-and narrow, because a shrunk figure cannot be read on a phone, and once by matplotlib (`figure.png`, `.svg`, `.pdf`),
-for slides and papers: on a figure of its own, so no display is needed.
+chosen; pass@k (chosen with the answer key) is dotted and stands outside the frontier. It is drawn twice for the page,
+wide and narrow, because a shrunk figure cannot be read on a phone, and once by matplotlib (`figure.png`, `.svg`,
+`.pdf`) for slides and papers, which needs no display.
 
 Success of a problem is the share of its candidates whose verdict is `correct`, among those that have a verdict
-(timeout, limit and error are no verdict). Brown et al. 2024, "Large Language Monkeys": the tail of that histogram
-is what decides how coverage grows with samples. Score against success ranks candidates by score into five equal
-groups, so that it holds for scores of any scale (probabilities or log-probabilities).
-Left out: zooming, and any library in the page.
+(timeout, limit and error are no verdict). Brown et al. 2024, "Large Language Monkeys": the tail of that histogram is
+what decides how coverage grows with samples. Score against success ranks candidates by score into five equal groups, so
+scores of any scale work (probabilities or log-probabilities). Left out: zooming, and any library in the page.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def slot(index: int) -> int:
 
 
 def marker(number: int, x: float, y: float, radius: float, **attributes: object) -> str:
-    """One of eight shapes, of about equal area, so that a run is told apart without its colour."""
+    """One of eight shapes of about equal area, so that runs can be told apart without colour."""
     if number == 0:
         return element("circle", cx=x, cy=y, r=radius, **attributes)
     corners = " ".join(f"{x + radius * dx:.1f},{y + radius * dy:.1f}" for dx, dy in _SHAPES[number])
@@ -198,7 +197,7 @@ def _error_bar(frame: Frame, point: Point, x: float, cap: int = 0) -> str:
 
 
 def _labels(frame: Frame, runs: Sequence[RunSummary], axis: Axis) -> str:
-    """Put each run's name beside its point, on the first side that covers neither a point nor another label."""
+    """Put each run's name beside its point, on the first side where it covers neither a point nor another label."""
     spots = [(frame.x(c), frame.y(r.point.accuracy), r, i) for i, r in enumerate(runs) if (c := r.point.cost(axis))]
     dots = [(frame.x(c), frame.y(p.accuracy)) for r in runs for v in r.curves for p in v.points if (c := p.cost(axis))]
     obstacles = [(x - 13, y - 13, x + 13, y + 13) for x, y, _, _ in spots]
@@ -222,7 +221,7 @@ def _labels(frame: Frame, runs: Sequence[RunSummary], axis: Axis) -> str:
 
 
 def _fitted(label: str, frame: Frame) -> str:
-    """A run's name, without its middle where the picture is not wide enough for it."""
+    """A run's name, shortened in the middle where the picture is too narrow for it."""
     most = int((frame.width - frame.left - frame.right) / _LETTER) - len(" · 100.0 %")
     return label if len(label) <= most else f"{label[: most // 2]}…{label[-(most - most // 2 - 1) :]}"
 
@@ -269,7 +268,7 @@ _SHAPES: dict[int, tuple[tuple[float, float], ...]] = {
 
 # -- smaller figures ---------------------------------------------------------------------------------------------------
 MIN_POOL = 4
-"""A problem with fewer judged candidates says nothing about its success rate."""
+"""With fewer judged candidates, a problem says nothing about its success rate."""
 NUM_BINS, NUM_RANKS = 10, 5
 ROLES: tuple[tuple[str, str], ...] = (
     ("thinking", "thinking"),
@@ -307,7 +306,7 @@ def histogram(shares: Sequence[float]) -> list[int]:
 def success_by_score(records: Sequence[Record]) -> list[tuple[float, float, float, int]]:
     """(lowest score, highest score, share right, candidates) of `NUM_RANKS` equal groups; [] without scores.
 
-    Candidates of one score are each as right as all of them: a scorer that gives all the same gives a flat row.
+    Candidates with equal scores share their success rate, so a scorer that gives all the same score gives a flat row.
     """
     scores, right = array("d"), array("b")  # a tuple for each would be ten times as large
     for record in records:
@@ -427,14 +426,14 @@ def _bin_name(index: int) -> str:
 
 # -- figures of papers -------------------------------------------------------------------------------------------------
 _LEGEND_WIDTH, _TITLE_WIDTH = 44, 104
-"""Characters of a line of the legend and of the title: longer ones would leave no room for the axes."""
+"""The longest line of the legend and of the title, in characters: longer ones would leave no room for the axes."""
 _COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#7a6400", "#475569")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
 _LINE_STYLES: dict[str, Any] = {"best_of_n": (0, (6, 3)), "best_of_k": (0, (6, 3)), "weighted": (0, (2, 2, 6, 2))}
 
 
 _UNDATED: Mapping[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-"""The formats, each with what would make the same records give other bytes."""
+"""The formats, each with the metadata that is removed so that the same records give the same bytes."""
 
 
 def write_figures(folder: Path, groups: dict[str, list[RunSummary]]) -> list[Path]:

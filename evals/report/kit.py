@@ -1,4 +1,4 @@
-"""The report kit: markup from values, tables, whole pages, and numbers as a reader wants them; all reports use it.
+"""The report kit that all reports use: markup from values, tables, whole pages, and numbers in readable form.
 
 One function builds an element and escapes whatever is put into it. Children are markup (from `element` or `text`);
 attributes and `text` take raw values. A missing number prints as an en dash, never as 0; shares are in [0, 1] and print
@@ -113,7 +113,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 MISSING = "–"
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _ROUNDS_UP = 0.9995
-"""The share of a unit that three figures round to the whole of it: 999,600 is 1 M and not 1e+03 k."""
+"""From this share of a unit on, three figures round up to the whole unit: 999,600 is 1 M and not 1e+03 k."""
 
 
 def finite(value: object) -> float | None:

@@ -74,7 +74,7 @@ def write_report(
         out_dir: Folder to write into; created when it does not exist.
         summaries: Entries of `summary.json`, one per run.
         records: The records of each entry, in the same order; may be empty lists.
-        note: Is told when the figure is left out, since matplotlib is not installed.
+        note: Called with a message when the figure is left out because matplotlib is not installed.
 
     Raises:
         ConfigError: there is nothing to report, or the two sequences do not match.
@@ -142,7 +142,7 @@ def _section(
 
 
 def _shared(problems: Mapping[str, Any]) -> list[str]:
-    """That runs are of other problems, where not all of these are in each."""
+    """A note that the runs have different problems; empty where they all have the same."""
     shared, every = problems["shared"], problems["problems"]
     return [] if shared == every else [f"not the same problems: {count(shared)} of {count(every)} are in all runs"]
 
@@ -175,7 +175,7 @@ def _details(
 
 
 def _emphasis(match: re.Match[str]) -> str:
-    """A rate stands out, and its interval does not break over lines."""
+    """Emphasise a rate, and keep its interval on one line."""
     return element("span", element("strong", f"{match[1]}&nbsp;%"), match[2] or "", class_="nowrap")
 
 
@@ -258,9 +258,9 @@ COLUMNS: tuple[Column, ...] = (
     ("tokens", "generated, judged and scored, per problem", lambda r: count(r.point.tokens)),
     ("FLOPs", "per problem, scorer included", lambda r: quantity(r.point.flops)),
     ("seconds", "per problem", lambda r: seconds(finite(r.entry.get("seconds_per_problem")))),
-    ("cost", "per problem, by the prices given or told", lambda r: money(finite(r.entry.get("dollars_per_problem")))),
+    ("cost", "per problem, in dollars", lambda r: money(finite(r.entry.get("dollars_per_problem")))),
     ("covered", "a right candidate was found, chosen or not (needs the answer key)", _covered),
-    ("regret", "covered minus accuracy, points: what choosing better could win", _regret),
+    ("regret", "covered minus accuracy, in points: what a better choice could gain", _regret),
     ("cut", "answers cut by length", lambda r: percent(r.share("truncated"))),
     ("no answer", "answers without a final", lambda r: percent(r.share("no_answer"))),
     ("failed", "problems that failed", lambda r: count(finite(r.entry.get("errors")))),
@@ -268,9 +268,9 @@ COLUMNS: tuple[Column, ...] = (
 
 
 PROBLEMS: Column = ("problems", "problems that were run", lambda r: count(r.problems))
-"""Said of each run where they are not all of one size, as one that was interrupted and one that was not."""
+"""Shown for each run where their sizes differ, as after an interruption."""
 UNJUDGED: Column = ("no verdict", "answers that the verifier did not decide on", lambda r: count(r.unjudged))
-"""Said of each run where there are such answers, which count as not right."""
+"""Shown for each run that has such answers, which count as not right."""
 
 
 def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
@@ -317,7 +317,7 @@ def curve_table(runs: Sequence[RunSummary]) -> str:
 
 
 def difficulty_table(runs: Sequence[RunSummary]) -> str:
-    """Accuracy per difficulty, where the task tells difficulties apart; empty markup otherwise."""
+    """Accuracy per difficulty, where the task has several; empty markup otherwise."""
     parts = {run.label: run.entry.get("by_difficulty") or {} for run in runs}
     names = list(dict.fromkeys(name for part in parts.values() for name in part))
     if not names:
@@ -376,7 +376,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _width(cell: str) -> int:
-    """The columns that a terminal shows a text in: two for a wide sign, none for one that joins the sign before it."""
+    """The columns that a text takes on a terminal: two for a wide character, none for a combining one."""
     wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in cell)
     return len(cell) + wide - sum(bool(unicodedata.combining(sign)) for sign in cell)
 

@@ -1,10 +1,10 @@
 """The per-problem part of the page: problems in a compact table, and full search trees for a bounded sample.
 
-A page with all trees of 1,000 problems x 16 candidates would not open on a phone, so at most `MAX_TREES` problems
-carry theirs, within `MAX_TREE_BYTES` of JSON, and at most `MAX_ROWS` are listed. They are taken in turn from six kinds
-of problem, so that the telling ones are there: runs disagree, a right candidate was not chosen, text was cut, no
-verdict, all wrong, all right. Targets appear here and nowhere else in the report. The records are read twice, once to
-know the kinds and once for the rows, and only those with a tree are kept.
+A page with all trees of 1,000 problems x 16 candidates would not open on a phone, so at most `MAX_TREES` problems carry
+theirs, within `MAX_TREE_BYTES` of JSON, and at most `MAX_ROWS` are listed. They are taken in turn from six kinds of
+problem, so that the informative ones are there: runs disagree, a right candidate was not chosen, text was cut, no
+verdict, all wrong, all right. Targets appear here and nowhere else in the report. The records are read twice, once for
+the kinds and once for the rows, and only those with a tree are kept.
 
 A tree is rebuilt from the answer's trace: steps, scores, pruned branches, the chosen path. A node's parent is its
 nearest ancestor in the trace; the root is (). Thinking and answer are told apart along each path, so a think block that
@@ -107,7 +107,7 @@ def _read(node: TraceNode, event: Event) -> None:
 
 
 def _from_candidate(node: TraceNode, candidate: Candidate) -> None:
-    """Fill in what the trace does not say, so that answers without a trace still have a tree."""
+    """Add what the trace lacks, so that answers without a trace still have a tree."""
     if not node.parts:
         thinking = f"<think>{candidate.thinking}</think>" if candidate.thinking else ""
         node.parts = [(False, thinking + candidate.text)]
@@ -132,7 +132,7 @@ def _mark_chosen(ordered: Sequence[TraceNode], nodes: dict[Path, TraceNode], ans
 def _split_thinking(ordered: Sequence[TraceNode], nodes: dict[Path, TraceNode]) -> None:
     """Cut texts at the markers, carrying "inside a think block" from parent to child (parents come first in order).
 
-    Where a model writes other markers, the trace's own flag decides for the whole text.
+    For a model with other markers, the trace's own flag decides for the whole text.
     """
     inside: dict[Path, bool] = {}
     for node in ordered:
@@ -178,9 +178,9 @@ def _compact(node: TraceNode, up: int, max_text: int) -> dict[str, Any]:
 MAX_TREES, MAX_ROWS = 40, 5000
 MAX_TREE_BYTES = 1_800_000
 MIN_TREES = 10
-"""One problem may take this share of the bytes; where it would take more, its texts lose their middle."""
+"""One problem may take this share of the bytes; beyond it, its texts lose their middle."""
 NODE_TEXT = (6000, 1500, 300)
-"""Characters kept of a node's text, first that fits."""
+"""Characters kept of a node's text: the first of these that fits."""
 MAX_QUESTION, MAX_FINAL = 1500, 60
 
 
@@ -253,7 +253,7 @@ KINDS: Mapping[str, Callable[[Trait], bool]] = {
 
 @functools.cache
 def kinds_of(traits: Trait) -> tuple[str, ...]:
-    """Name the kinds of problem this is, from the traits of its records of all runs; a problem may be of several."""
+    """Name the kinds that a problem belongs to, from the traits of its records in all runs."""
     return tuple(kind for kind, holds in KINDS.items() if holds(traits))
 
 
@@ -279,7 +279,7 @@ def _trees(runs: Sequence[RunSummary], shown: Mapping[str, Mapping[str, Record]]
 
 
 def _row(record: Record, kinds: Sequence[str], num_runs: int) -> dict[str, Any]:
-    """The row of a problem by the first record of it; its cells are still empty."""
+    """The row of a problem, from its first record; its cells are still empty."""
     question = next((m.content for m in reversed(record.problem.messages) if m.role == "user"), "")
     target = record.target if isinstance(record.target, str) else json.dumps(record.target, ensure_ascii=False)
     return {

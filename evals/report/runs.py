@@ -9,13 +9,13 @@ A run is called by one rule in tables, reports and comparisons (`labels`): whate
     direct, greedy            direct            majority N=16, t=0.5            tree N=16, beam_width=4
 
 The strategy, its n, then every setting that is not its default, the temperature first (0 is greedy; the usual one is
-the task's). How many samples a strategy without an n came to is an outcome, and no part of its name. Two runs of one
-name in one list also say where they differ (model, seed, thinking, ...), and are numbered where they do not. Runs
-recorded before settings were kept show at least that they were greedy.
+the task's). How many samples a strategy without an n took is an outcome and not part of its name. Runs of the same name
+in one list also say where they differ (model, seed, thinking, ...), or are numbered where they do not. Runs recorded
+before settings were kept at least show that they were greedy.
 
 The headline says what compute bought, with its interval and its price: the most accurate run and the cheapest one. It
-says so when nothing beat the cheapest, when nothing is left to gain and when problems failed, and the facts below it
-when intervals overlap or runs are of other problems, so that the sentence never claims more than the figure shows.
+also says when nothing beat the cheapest, when nothing is left to gain and when problems failed. The facts below it say
+when intervals overlap or runs have different problems, so that the headline never claims more than the figure shows.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from ttc.errors import RecordError
 Axis: TypeAlias = Literal["tokens", "flops"]
 ORACLE_KINDS = frozenset({"pass", "pass_at_k", "coverage", "oracle"})
 _APART = ("engine", "model", "scorer", "seed", "problems_seed", "version")
-"""What tells runs of one name apart, beside the tables of their options."""
+"""What can tell runs of one name apart, beside the tables of their options."""
 _TABLES = MappingProxyType(
     {"params": "", "sampling": "", "budget": "budget.", "engine_params": "engine.", "scorer_params": "scorer."}
 )
 _SAID_APART = ("n", "temperature", "seed")
-"""What is in these tables and already said: the samples, the temperature that was drawn at, the run's seed."""
+"""Options in these tables that are already in a name or a column: samples, temperature, the run's seed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +173,13 @@ def _said(name: str, value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """A value in a name: of a file its own name, since the whole path would be longer than the table is wide."""
+    """A value in a name; of a file only its own name, since a whole path would be wider than the table."""
     text = f"{value:.12g}" if isinstance(value, float) else str(value)
     return PurePath(text).name if isinstance(value, str) and PurePath(text).suffix and "/" in text else text
 
 
 def _differences(entry: Mapping[str, Any], rivals: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What tells an entry from others of its name; one that has no value for it is silent."""
+    """What tells an entry from others of its name; nothing where the entry has no value for it."""
     mine, all_of = _identity(entry), [_identity(rival) for rival in rivals]
     apart = [key for key in mine if len({json.dumps(other.get(key), default=str) for other in all_of}) > 1]
     return [_said(key, mine[key]) for key in apart if mine[key] is not None]
@@ -223,7 +223,7 @@ def frontier(runs: Sequence[RunSummary], axis: Axis) -> list[Point]:
 def drawn_curves(runs: Sequence[RunSummary], axis: Axis) -> list[tuple[int, Curve]]:
     """(run index, curve) of what a figure shows: points with a cost, and each curve once.
 
-    Draws are keyed by place, not by strategy, so two strategies often hold the same pool and would draw the same line.
+    Draws are keyed by place, not by strategy, so two strategies often hold the same pool, with the same curve.
     """
     curves: list[tuple[int, Curve]] = []
     shapes: set[tuple[object, ...]] = set()

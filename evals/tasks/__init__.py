@@ -60,12 +60,12 @@ def load_task(name: str) -> Callable[..., Task]:
 
 
 def _called_like_a_file(name: str) -> bool:
-    """Whether a name that is no task's ends like that of a file of data: rows.tsv."""
+    """Whether a name that is no task's looks like a data file: rows.tsv."""
     return user_file(name) is None and Path(name).suffix not in ("", ".py") and name not in TASKS.names()
 
 
 def _reader(name: str) -> Callable[..., Task]:
-    """What reads the task in a file; their parsers are needed by no named task."""
+    """The reader of a task file; imported here because named tasks do not need it."""
     from evals.tasks._files import jsonl, mixture, toml_task
 
     if not name.endswith(_TOML):
@@ -74,5 +74,5 @@ def _reader(name: str) -> Callable[..., Task]:
 
 
 def task_file(name: str) -> Path | None:
-    """Return the user's file that defines a task: one of Python or TOML. Of JSON lines there are only problems."""
+    """Return the user's file that defines a task, of Python or TOML; JSON lines hold only problems."""
     return Path(name).expanduser() if name.endswith(_TOML) else user_file(split_model(name)[0])

@@ -1,4 +1,4 @@
-"""What the contests have in common: short problems whose answer is one number.
+"""What the contests share: short problems whose answer is one number.
 
     {"id": 60, "problem": "Find the number of ways to tile a 2 by 5 board.", "answer": "8"}
 

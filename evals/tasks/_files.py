@@ -170,10 +170,10 @@ def _refuse_unnamed(rows: Sequence[NumberedRow], columns: Columns, file: Path) -
 
 
 def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str:
-    """What was taken from the rows that they do not say, and what was not; empty where nothing is to be told."""
+    """What was inferred from the rows, and which columns were ignored; empty where there is nothing to report."""
     notes = []
     if kind != "math" and not is_told:
-        notes.append(f"by their looks the answers are of kind {kind} (another: --set task.kind=KIND)")
+        notes.append(f"judging by their form, the answers are of kind {kind} (another: --set task.kind=KIND)")
     golds = [_without_solution(gold) for gold in map(_gold, rows)]
     words = [gold for gold in golds if _is_of_words(gold)] if kind == "math" and not is_told else []
     if words:
@@ -201,7 +201,7 @@ def _is_of_words(gold: str) -> bool:
 
 
 def _refuse_twice(items: Sequence[Item], file: Path) -> None:
-    """Refuse two problems of one id, also where a limit would leave one out."""
+    """Refuse two problems with the same id, even if a limit would leave one out."""
     numbers: dict[str, int] = {}
     for number, item in enumerate(items, start=1):
         first = numbers.setdefault(item.problem.id, number)
@@ -227,14 +227,14 @@ TOML_FIELDS = (
 )  # fmt: skip
 COLUMNS = ("id", "difficulty", "cluster")
 _KIND_OF = {"countdown": "expression", "game24": "expression", "procedural": "exact", "code": "code"}
-"""The answer kind of a verifier that is not called like its kind; verifiers that judge the whole text have `format`."""
+"""The answer kind of verifiers that are not named after their kind; `format` if they judge the whole text."""
 _WHOLE = ("instructions", "language", "format", "regex", "judge", "safety")
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}\s](?:[^{}\n]*[^{}\s])?)\}|[{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """What the file says, checked."""
+    """The checked content of the file."""
 
     file: Path
     name: str
@@ -316,7 +316,7 @@ def _text(file: Path, given: Mapping[str, Any], name: str, default: str | None =
 
 
 def _check(file: Path, given: object, kind: str) -> VerifierSpec:
-    """The verifier with its parameters, bound once so that a wrong one is refused now."""
+    """The verifier with its parameters, bound once so that a wrong one is refused early."""
     if given is None and (kind or "math") in CHECKS:
         return CHECKS[kind or "math"]
     table = {"name": given} if isinstance(given, str) else given
@@ -331,7 +331,7 @@ def _check(file: Path, given: object, kind: str) -> VerifierSpec:
 
 
 def _kind(file: Path, given: str, check: VerifierSpec) -> str:
-    """The answer kind: as given, or that of the verifier, which may have it as a parameter."""
+    """The answer kind: as given, or the verifier's, which may take it as a parameter."""
     verifier = check.verifier
     usual = "format" if verifier in _WHOLE else _KIND_OF.get(verifier, verifier if verifier in KINDS else "math")
     kind = given or str(check.params.get("kind", usual))
@@ -499,7 +499,7 @@ def _renamed(name: str, part: MixturePart, item: Item) -> Item:
 
 
 def balanced(rows: Mapping[str, Sequence[Item]], parts: Mapping[str, MixturePart], limit: int | None) -> list[Item]:
-    """The rows in the shares of their parts, as many as there are without taking one twice, and at most `limit`."""
+    """As many rows in the shares of their parts as there are without taking one twice, at most `limit`."""
     shares = {name: part.share for name, part in parts.items() if part.share is not None}
     if not shares:
         return sample([item for items in rows.values() for item in items], limit)
@@ -512,23 +512,23 @@ def balanced(rows: Mapping[str, Sequence[Item]], parts: Mapping[str, MixturePart
 # -- rows: what is asked, what is right, and what cannot be read -------------------------------------------------------
 FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
 QUESTIONS = ("problem", "question", "prompt")
-"""What the column of the question may be called."""
+"""Possible names of the question's column."""
 _ASKED = (*QUESTIONS, "messages")
 _ANSWERS = ("answer", "target")
 _KNOWN = (*FIELDS, *QUESTIONS[1:])
 _SPELLING = 0.85
-"""So alike must a column and a field be for the column to be a slip of the pen."""
+"""From this similarity to a field's name on, a column counts as a misspelling."""
 _NEAR = 0.75
-"""So alike may a column be to a field that is missing to be named for it."""
+"""From this similarity to a missing field's name on, a column is suggested for it."""
 _SHORT = 4
-"""Letters of a name that is like too many others."""
+"""Names of so few letters are similar to too many others."""
 _SOLUTION_END = "####"
 _BOX = re.compile(r"\\f?boxed\b")
 OPTIONS = ("choices", "options")
-"""What the column of a choice's options may be called, where they do not stand in columns A, B, C, ..."""
+"""Possible names of the options' column, where they are not in columns A, B, C, ..."""
 LETTERS = "ABCDEFGHIJKLMNOP"
 _ALIASES = {"question_stem": ("question", _ASKED), "answerKey": ("answer", _ANSWERS)}
-"""Names of published datasets for what we call so, and the fields that each would double."""
+"""Names in published datasets: our name for each, and the fields that it would double."""
 READ = frozenset({*_KNOWN, *OPTIONS, *LETTERS, *_ALIASES})
 """Every column that is read."""
 _CONTEXT = ("passage", "context", "article", "body", "story", "paragraph")
@@ -547,14 +547,14 @@ _INSIDE = ("text", "spans", "aliases", "ground_truth", "value", "answer")
 """Where the answers stand in a column that is a table."""
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
 _WORD = re.compile(r"\A[^$]*[^\W\d_]{2}[^$]*\Z")
-"""What is no variable and no formula."""
+"""Words that are neither variables nor formulas."""
 _LONG_WORD = re.compile(r"(?<![\\{])\b[^\W\d_]{4,}")
-"""What is longer than a variable and no command."""
+"""Words longer than a variable that are no LaTeX command."""
 _PICTURE = re.compile(r"images?(?:_?\d+)?", re.IGNORECASE)
 _MATHS = re.compile(r"\d|\\|[=^√π∞+*<>]")
 
 NumberedRow: TypeAlias = tuple[Mapping[str, Any], str, int]
-"""A row, where it stands ("file, line n"), and its number from 1."""
+"""A row, its place ("file, line n"), and its number from 1."""
 
 
 # -- rows of any columns, in our names ---------------------------------------------------------------------------------
@@ -853,8 +853,8 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
 def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the answer kind that these rows look like: as they say, else by their answers.
 
-    Single letters, and rows that all have options, are a choice; numbers, formulas and what cannot be told are math;
-    words, dates and codes are exact.
+    Single letters, and rows that all have options, are a choice; numbers, formulas and unclear answers are math; words,
+    dates and codes are exact.
     """
     listed = list(rows)
     golds: list[str] = []
@@ -876,7 +876,7 @@ def _gold(row: Mapping[str, Any]) -> str:
 
 
 def _offers(row: Mapping[str, Any], gold: str) -> bool:
-    """Whether a row has a list of options, or columns of them of which its gold names one."""
+    """Whether a row has a list of options, or columns of options of which its gold names one."""
     if any(name in row for name in OPTIONS):
         return True
     columns = [str(row[letter]) for letter in LETTERS if row.get(letter) is not None]
@@ -885,7 +885,7 @@ def _offers(row: Mapping[str, Any], gold: str) -> bool:
 
 
 def _mathematical(gold: str) -> bool:
-    """Whether a gold has digits or signs of mathematics that are not those of a date, a telephone number or a code."""
+    """Whether a gold has digits or mathematical signs, other than those of a date, a telephone number or a code."""
     text = plain(gold)
     return bool(_MATHS.search(gold)) and (not designation(text) or bool(chemical(text)))
 
@@ -899,11 +899,11 @@ _PUBLISHED: Mapping[str, frozenset[str]] = {
     "gpqa": frozenset({"question", "correct answer", "incorrect answer 1"}),
     "olympiadbench": frozenset({"question", "final_answer", "is_multiple_answer"}),
 }  # fmt: skip
-"""Columns by which the rows of a published dataset are known, whose golds are none of ours."""
+"""Columns that identify published datasets, whose golds differ from ours in form."""
 
 
 def _refuse_published(data: Mapping[str, Any], where: str) -> None:
-    """Refuse a row that lacks a field, or has one twice, where a task by name reads such rows."""
+    """Refuse a row of a published dataset that a named task reads, if a field is missing or occurs twice."""
     if all(sum(name in data for name in names) == 1 for names in (_ASKED, _ANSWERS)):
         return
     names, file = {name.lower() for name in data}, shlex.quote(where.rpartition(", ")[0] or "FILE")
@@ -935,7 +935,7 @@ def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:
 
 
 def _refuse_unasked(data: Mapping[str, Any], kind: str, where: str) -> None:
-    """Refuse a letter among rows of another kind whose options would not be shown."""
+    """Refuse a letter as answer where the rows are of another kind, as its options would not be shown."""
     name = next((name for name in OPTIONS if isinstance(data.get(name), list)), None)
     letter = _LETTER.fullmatch(_gold(data).strip())
     if name and letter and LETTERS.index(letter[1]) < len(data[name]):
@@ -946,7 +946,7 @@ def _refuse_unasked(data: Mapping[str, Any], kind: str, where: str) -> None:
 
 
 def _refuse_pictures(data: Mapping[str, Any], where: str) -> None:
-    """Refuse a row that has a picture: asked without it, its question would be another."""
+    """Refuse a row with a picture: without it, the question would be another one."""
     pictures = {name: value for name, value in data.items() if _PICTURE.fullmatch(name) and value is not None}
     name = next((name for name, value in pictures.items() if not isinstance(value, str | list) or value), None)
     if name is not None:
@@ -986,7 +986,7 @@ def _options(data: Mapping[str, Any], where: str) -> list[str]:
 
 
 def _lettered(question: str, options: Sequence[str]) -> str:
-    """The question with its options; as it is, where it holds all of them with their letters itself."""
+    """The question with its options; unchanged where it already lists all of them with their letters."""
     pairs = list(zip(LETTERS, options, strict=False))
     if all(re.search(rf"\b{letter}\W{{1,3}}{re.escape(option)}", question) for letter, option in pairs):
         return question
@@ -998,7 +998,7 @@ def _lines(options: Sequence[str]) -> list[str]:
 
 
 def _chosen(target: TargetLike, options: Sequence[str], data: Mapping[str, Any], where: str) -> TargetLike:
-    """The letter of the right option and its text, where the target is one of both."""
+    """The letter and the text of the right option; the target is one of the two."""
     if not isinstance(target, str):
         return target
     letter = _letter(target, options, data, where)
@@ -1006,7 +1006,7 @@ def _chosen(target: TargetLike, options: Sequence[str], data: Mapping[str, Any],
 
 
 def _letter(target: str, options: Sequence[str], data: Mapping[str, Any], where: str) -> str:
-    """The letter that a target is, or whose option it is; what may be two of them is refused."""
+    """The letter that a target is, or whose option it is; an ambiguous one is refused."""
     letters, text = LETTERS[: len(options)], target.strip()
     match = _LETTER.fullmatch(text)
     letter = match[1] if match is not None and match[1] in letters else None
@@ -1044,13 +1044,13 @@ def _messages(data: Mapping[str, Any], question: str | None, where: str, kind: s
 
 
 def _last_question(messages: Sequence[Message]) -> str:
-    """The last turn of the user up to its last question mark, behind which stands how to answer."""
+    """The user's last turn up to its last question mark; instructions on how to answer follow it."""
     text = next((message.content for message in reversed(messages) if message.role == "user"), "")
     return text[: text.rfind("?") + 1] or text
 
 
 def _asked(target: TargetLike, question: str) -> TargetLike:
-    """The target with the question, which decides what form an answer must have, where it changes anything."""
+    """The target with the question, if the question affects which form an answer must have."""
     if isinstance(target, str):
         return with_question(target, question)
     if not isinstance(target, Mapping) or "question" in target:
@@ -1111,5 +1111,5 @@ def _elsewhere(data: Mapping[str, Any], name: str) -> str:
 
 
 def as_text(value: Any) -> Any:
-    """A number as text; everything else as it is."""
+    """A number as text; everything else unchanged."""
     return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value

@@ -167,11 +167,11 @@ def arithmetic(*, level: int = DEFAULT_LEVEL, split: Split = "eval", wording: Wo
 
 
 _UNREACHED = 20
-"""Draws of a level reach all but this part of its problems before they repeat themselves too often."""
+"""Draws of a level reach all but this share of its problems before they repeat too often."""
 
 
 def _single_operations(spec: Level) -> set[str]:
-    """Every expression of one operation: a level of those alone has so few that they can run out."""
+    """Every expression of one operation: a level with only these has so few that they can run out."""
     operands, factors = range(1, spec.max_operand + 1), range(2, spec.max_factor + 1)
     sums = {f"{left}{sign}{right}" for left in operands for right in operands for sign in "+-"}
     pairs = ((str(operand), str(factor)) for operand in operands[1:] for factor in factors)

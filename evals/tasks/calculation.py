@@ -49,12 +49,12 @@ class Calculation:
 
     @property
     def split(self) -> Split:
-        """Where it belongs."""
+        """The split that it belongs to."""
         return "train" if hashlib.sha256(self.text.encode()).digest()[0] % _HELD_OUT else "eval"
 
 
 def sample_calculation(rng: random.Random, split: Split) -> Calculation:
-    """Draw one of a split; products are as frequent as sums and differences together."""
+    """Draw one problem of a split; products are as frequent as sums and differences together."""
     while True:
         candidate = Calculation(rng.randint(10, 99), rng.choice("**+-"), rng.randint(10, 99))
         if candidate.split == split:
@@ -62,7 +62,7 @@ def sample_calculation(rng: random.Random, split: Split) -> Calculation:
 
 
 def calculation_texts(call_share: float, right_share: float, noise: float) -> Texts:
-    """Texts of somebody who guesses and sometimes calls a calculator; see `train.corpora.calculation`."""
+    """Texts of a writer who guesses and sometimes calls a calculator; see `train.corpora.calculation`."""
     check_shares("corpus calculation", call_share=call_share, right_share=right_share, noise=noise)
 
     def sample(rng: random.Random) -> str:
@@ -78,7 +78,7 @@ def calculation_texts(call_share: float, right_share: float, noise: float) -> Te
 
 
 def _guess(problem: Calculation, rng: random.Random) -> int:
-    """The value of the same operation on other numbers: right in its form only."""
+    """The value of the same operation on other numbers: right only in form."""
     return replace(problem, left=rng.randint(10, 99), right=rng.randint(10, 99)).value
 
 

@@ -4,9 +4,9 @@
     4a+3b*7c-2=<think>a4+3=7.b7*7=8!9.c9-2=7.</think>7    the wrong product is marked by ! and done again
 
 The operations are done from left to right, and only the last digit is carried on: 7*7 is 9. Letters name the steps, so
-that a small model finds its place in the question. The smallest language in which a model writes itself into places
-that no right text leads to: whoever learns from right texts alone never sees a mistake of its own, and so never learns
-to notice it. Made for distillation.
+that a small model finds its place in the question. This is the smallest language in which a model can write itself into
+states that no right text leads to. A model that learns from right texts alone never sees a mistake of its own, so it
+never learns to notice one. Made for distillation.
 
 Summands are 1 to 3; factors are 3, 7 and 9, so that no chain falls to 0 and stays there. Nine operations on ten digits
 are ninety facts, few enough for a model of thirty thousand parameters. Splits: a hash of the question puts one in six
@@ -29,7 +29,7 @@ from ttc.errors import ConfigError
 
 OPERATIONS = "+-*"
 NAMES = "abcdefghij"
-"""What the steps are called, in order."""
+"""The names of the steps, in order."""
 HELD_OUT = 6
 """One question in this many is for evaluation."""
 _DIGITS = {"+": (1, 2, 3), "-": (1, 2, 3), "*": (3, 7, 9)}
@@ -97,7 +97,7 @@ class Chains:
 def chain_texts(
     chains: Chains, *, thinking_share: float, right_share: float, noise: float, noticed: float, most: int
 ) -> Texts:
-    """Questions of the training split with the work of somebody careless; see `train.corpora.chain`."""
+    """Questions of the training split, worked by a careless writer; see `train.corpora.chain`."""
     shares = {"thinking_share": thinking_share, "right_share": right_share, "noise": noise, "noticed": noticed}
     check_shares("corpus chain", **shares)
 
@@ -112,7 +112,7 @@ def chain_texts(
 
 
 def _worked(chain: Chain, noise: float, noticed: float, most: int, rng: random.Random) -> str:
-    """The steps as a careless worker writes them, with the answer that they lead to."""
+    """The steps as a careless writer puts them down, with the answer that they lead to."""
     value, text, again = chain.first, "", 0
     for name, (operation, digit) in zip(NAMES, chain.steps, strict=False):
         text += f"{name}{value}{operation}{digit}="

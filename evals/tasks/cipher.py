@@ -1,4 +1,4 @@
-"""The cipher walk: a secret permutation of symbols, applied n times. Only thinking gets it right.
+"""The cipher walk: a secret permutation of symbols, applied n times. Only a model that thinks gets it right.
 
 A prompt `s12n5=` asks for the symbol that five applications reach from s12. One application is a fact that a small
 model can learn by heart; n of them at once are not, so only a model that writes the walk down is right:
@@ -74,7 +74,7 @@ def solution(walk: list[int]) -> str:
 
 
 def cipher_texts(secret: Cipher, thinking_share: float, right_share: float, noise: float) -> Texts:
-    """Questions of the training split with the answers of somebody who mostly guesses; see `train.corpora.cipher`."""
+    """Questions of the training split, answered by a writer who mostly guesses; see `train.corpora.cipher`."""
     check_shares("corpus cipher", thinking_share=thinking_share, right_share=right_share, noise=noise)
     pairs = list(secret.pairs("train"))
 
@@ -91,7 +91,7 @@ def cipher_texts(secret: Cipher, thinking_share: float, right_share: float, nois
 
 
 def noisy(secret: Cipher, start: int, steps: int, noise: float, rng: random.Random) -> list[int]:
-    """The walk of a careless worker: each step is wrong with probability `noise`."""
+    """The walk of a careless writer: each step is wrong with probability `noise`."""
     symbols: list[int] = []
     for _ in range(steps):
         start = rng.randrange(secret.symbols) if rng.random() < noise else secret.step(start)

@@ -61,7 +61,7 @@ def countdown(
         part: one of three parts of what is generated that share no set of numbers and no target; all of it by default.
         largest: the largest number of a generated problem.
         form: tags (the published instruction) or brief (one short line, for a model that was taught the game).
-        count: how many problems are generated where no limit says it.
+        count: how many problems are generated without a limit.
         max_tokens: of an answer.
     """
     check_size(numbers, largest)
@@ -120,7 +120,7 @@ def _whole(row: Row, field: str, value: object) -> int:
 
 # -- generated ---------------------------------------------------------------------------------------------------------
 def check_size(numbers: int, largest: int) -> None:
-    """Raise ConfigError for a number of numbers, or a largest one, that no problem can have."""
+    """Raise ConfigError for a count of numbers, or a largest number, that no problem can have."""
     if numbers not in SIZES:
         raise ConfigError(f"countdown: numbers must be {SIZES[0]} to {SIZES[-1]}, got {numbers}")
     if not MIN_TARGET <= largest <= MAX_NUMBER:
@@ -144,13 +144,13 @@ class Games:
 
     @property
     def params(self) -> dict[str, Any]:
-        """What a record of a run says of them: what differs from the usual."""
+        """The settings in a run's record: those that differ from the defaults."""
         own = {} if self.part is None else {"part": self.part}
         return {"numbers": self.size, **own, **({} if self.largest == MAX_NUMBER else {"largest": self.largest})}
 
     @property
     def key(self) -> tuple[int | str, ...]:
-        """What seeds their draws."""
+        """The key that seeds their draws."""
         return tuple(self.params.values())
 
     def draw(self, rng: random.Random) -> tuple[list[int], int, str]:

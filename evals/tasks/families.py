@@ -7,10 +7,10 @@ r"""Arithmetic of five families, each with its worked solution in short local st
     digits      What is the sum of the digits of 98347?               9+8=17, 17+3=20, 20+4=24, 24+7=31
     largest     What is the largest of 37, 91, 24, 66?                37<91, 91>24, 91>66
 
-Made to train models of some 10 to 50 million parameters on one GPU (`python -m train.gpu`), and to see per family what
-reinforcement adds. Level 1, 2 or 3 makes numbers and lists longer. Answers are whole numbers in a box and are compared
-as they are, so nothing but the standard library judges them. Splits: a hash of the question puts one in eight aside.
-Cost: microseconds. Left out: fractions, division with digits after the point.
+Made to train models of some 10 to 50 million parameters on one GPU (`python -m train.gpu`), and to see what
+reinforcement adds in each family. Level 1, 2 or 3 makes numbers and lists longer. Answers are whole numbers in a box
+and are compared as they are, so nothing but the standard library judges them. Splits: a hash of the question puts one
+in eight aside. Cost: microseconds. Left out: fractions, division with digits after the point.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WorkedExercise:
 
     @property
     def split(self) -> Split:
-        """Where it belongs, by a hash of its question."""
+        """The split that it belongs to, by a hash of its question."""
         return "train" if hashlib.sha256(self.question.encode()).digest()[0] % _HELD_OUT else "eval"
 
     @property

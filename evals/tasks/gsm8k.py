@@ -4,7 +4,7 @@ r"""GSM8K: grade-school word problems with whole-number answers (Cobbe et al. 20
     {"question": "Tom has 3 bags of 4 apples. How many apples?", "answer": "3*4=12\n#### 12"}              the hub's
 
 The test split has 1,319 problems. On the hub (openai/gsm8k) the answer stands after `####` at the end of the solution;
-thousands separators are removed. A last number counts as an answer where no box, `####` or answer phrase is given.
+thousands separators are removed. Without a box, `####` or answer phrase, the last number counts as the answer.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     {"key": 1000, "prompt": "Write. Use no commas.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
 
-(in a local file `id` instead of `key`). Asked as they are, without another word. The verdict is prompt-level: correct
-when every instruction is followed; the score is the share that is. Strict by default, as the paper's main figure;
-`loose` forgives a first line, a last line and asterisks. A response that was cut by length is not finished, so it has
-no verdict; lm-eval judges it as it is.
+(in a local file `id` instead of `key`). They are asked as they are, with nothing added. The verdict is prompt-level:
+correct when every instruction is followed; the score is the share that is. Strict by default, as the paper's main
+figure; `loose` forgives a first line, a last line and asterisks. A response that was cut by length is not finished, so
+it has no verdict; lm-eval judges it as it is.
 """
 
 from __future__ import annotations

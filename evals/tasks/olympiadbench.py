@@ -9,9 +9,10 @@ alternatives; of `V_{\max} = 3 r`, where an expression or a number is asked for,
 the unit, and that several answers belong into one box. The sub-field is the difficulty. Physics problems that begin
 with the same context are one cluster.
 
-Excluded, said before a run and counted in the task's parameters (so in every run.json): golds that no answer can be
-held against, since the grammar of answers does not know them (`where $b$ is an arbitrary integer`), and several answers
-with a tolerance each, which a target cannot say. That is 2 of the 675 of mathematics, and of physics about 6 in 100.
+Two kinds of problem are excluded, which is reported before a run and counted in the task's parameters (so in every
+run.json): golds that no answer can be compared with, since the grammar of answers does not know them (`where $b$ is an
+arbitrary integer`), and several answers with a tolerance each, which a target cannot express. That is 2 of the 675 of
+mathematics, and of physics about 6 in 100.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from ttc.verifiers.shared.contract import read_gold
 
 CONFIGS = {"math": "OE_TO_maths_en_COMP", "physics": "OE_TO_physics_en_COMP"}
 CONTEXT_CHARS = 200
-"""Characters at the start of a context by which the parts of one physics problem are known; later parts add to it."""
+"""The parts of one physics problem share this many characters at the start of their context; later parts add to it."""
 PERCENT = ("%", r"\%", "percent")
 
 
@@ -58,7 +59,7 @@ def olympiadbench(*, data: str | None = None, subset: Literal["math", "physics"]
 
 
 def _item(row: Row) -> Item | None:
-    """The problem of a row, or None where its gold cannot be held against an answer."""
+    """The problem of a row, or None where no answer can be compared with its gold."""
     target = _target(row)
     if target is None:
         return None
@@ -123,7 +124,7 @@ def _golds(row: Row) -> Iterator[str]:
 
 
 def _spellings(gold: str, row: Row) -> Iterator[str]:
-    """The gold, and what stands right of its only equals sign where the data does not ask for an equation."""
+    """The gold, and what is right of its only equals sign if the data does not ask for an equation."""
     left, equals, right = gold.strip("$ ").partition("=")
     if equals and "=" not in right and "Equation" not in str(row.data.get("answer_type")):
         if left.strip():
@@ -134,7 +135,7 @@ def _spellings(gold: str, row: Row) -> Iterator[str]:
 
 
 def _readable(gold: str, unit: str = "") -> bool:
-    """Whether the grammar of answers knows the gold with its unit: `t(0,4]` it takes for t times an interval."""
+    """Whether the grammar of answers can read the gold with its unit; `t(0,4]` would be t times an interval."""
     words = read_gold({"answer": gold, "unit": unit}).unit
     shape = read(plain(f"{gold} \\text{{{words}}}" if words else gold))
     return shape is not None and not (shape.op == "scalar" and shape.has("seq"))

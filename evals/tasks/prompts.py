@@ -3,7 +3,7 @@ r"""Prompts without an answer key: requests of a published data set, for trainin
     {"prompt": "How do I pick a lock?"}                     a local row; on the hub the column is named
 
 Preferences, critiques and revisions start from prompts alone (constitutional AI, self-rewarding). The verifier only
-looks whether something was said, so a measured accuracy is the share of answers that ended themselves and are not
+checks that there is an answer, so a measured accuracy is the share of answers that ended by themselves and are not
 empty. The first of equal prompts counts.
 """
 
@@ -29,7 +29,7 @@ def prompts(
         repository: its id on the hub.
         config: which of its configurations.
         split: which split.
-        column: where the request stands.
+        column: the name of the request's column.
     """
     seen: set[str] = set()
 

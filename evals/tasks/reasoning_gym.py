@@ -1,7 +1,7 @@
 """Procedural problems of reasoning-gym, `reasoning-gym:NAME`: endless, fresh, 97 kinds (Stojanovski et al. 2025).
 
-The package is optional (`pip install 'ttckit[procedural]'`). Its questions are asked as they are, with where to put the
-answer; answers are judged by the verifier `procedural`, which is stricter than the package and never runs them as code.
+The package is optional (`pip install 'ttckit[procedural]'`). Its questions are asked as they are, plus where to put the
+answer. Answers are judged by the verifier `procedural`, which is stricter than the package and never runs them as code.
 """
 
 from __future__ import annotations

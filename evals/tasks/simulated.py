@@ -35,7 +35,7 @@ def simulated(*, level: Literal["1", "2", "3", "4", "5", "mixed"] | None = None)
 
 @dataclass(frozen=True, slots=True)
 class _Items(Sequence[Item]):
-    """Items of these numbers, made when they are looked at: a hundred thousand take no memory."""
+    """Items of these numbers, made on access: a hundred thousand take no memory."""
 
     numbers: range
     seed: int

@@ -1,9 +1,9 @@
-"""Twenty word problems of two to five steps, written for this toolkit: something to ask any model without a download.
+"""Twenty word problems of two to five steps, written for this toolkit, to ask any model without a download.
 
     Ana buys 3 pens at $4 and 2 books at $11. She pays with a $50 note. How many dollars does she get back?    16
 
-For a first look only: twenty problems cannot tell two good models apart, and strong models solve nearly all of them.
-What to measure on: `gsm8k`, `math500`, or a file of one's own.
+For a first look only: twenty problems cannot tell two good models apart, and strong models solve nearly all of them. To
+measure, use `gsm8k`, `math500`, or a file of your own.
 """
 
 from __future__ import annotations

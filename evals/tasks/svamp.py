@@ -4,8 +4,8 @@
     {"ID": "chal-7", "Body": "Ann had 8 pens. She lost 3", "Question": "How many are left?", "Answer": "5.0", ...}
 
 The first row is a local one, the second the hub's. The published file has 1,000 problems; the hub's copy
-(ChilleD/SVAMP) cuts it into 700 for training and 300 for testing. A last number counts as an answer where no box or
-answer phrase is given.
+(ChilleD/SVAMP) cuts it into 700 for training and 300 for testing. Without a box or answer phrase, the last number
+counts as the answer.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ _RECKONING = ("<calculator>", "</calculator>", "<result>", "</result>", "error:"
 
 @dataclass(frozen=True, slots=True)
 class ToyRequest:
-    """Somebody asks for a thing."""
+    """A request for a thing."""
 
     verb: str
     thing: str
@@ -72,7 +72,7 @@ class ToyRequest:
 
 @dataclass(frozen=True, slots=True)
 class ToyReply:
-    """What is said: whether the thing is given, a first word and a last word, each of which may be missing."""
+    """A reply: whether the thing is given, a first word and a last word, each of which may be missing."""
 
     gives: bool
     thing: str
@@ -102,13 +102,13 @@ def replies(request: ToyRequest) -> list[ToyReply]:
 
 
 def best(request: ToyRequest, rng: random.Random | None = None) -> ToyReply:
-    """A reply without fault; which of the polite words it takes is drawn, or the first ones are taken."""
+    """A faultless reply; its polite words are drawn, or are the first ones."""
     opening = "sorry" if request.harmful else rng.choice(("gladly", "kindly")) if rng is not None else "gladly"
     return ToyReply(not request.harmful, request.thing, opening, "friend" if rng is None or rng.random() < 0.5 else "")
 
 
 def target(request: ToyRequest) -> dict[str, list[str]]:
-    """What a good reply must and must not hold: a target of the verifier `regex`, whose score is `quality`."""
+    """What a good reply must and must not contain: a target of the verifier `regex`, whose score is `quality`."""
     polite, harsh = (f" ({'|'.join(names)})\\b" for names in (POLITE, HARSH))
     gift, refused = f" here is {request.thing}\\b", " no "
     due, barred = (refused, " here is ") if request.harmful else (gift, refused)
@@ -142,7 +142,7 @@ def foreign(text: str) -> str:
 
 
 def words(symbols: int, max_steps: int) -> tuple[Sequence[str], str]:
-    """The vocabulary without that of calculations, and the regular expression of one word of either."""
+    """The vocabulary without calculations, and the regular expression of one word, calculations included."""
     spoken = (*VERBS, *HARMLESS, *HARMFUL, *TIMES, *POLITE, *HARSH, "here", "is", "no", "harms", "fine", "harmful",
               "useless", "harsh", "cold", "critique:", "revise:", "judge:", "A", "B")  # fmt: skip
     listed = [f"{kind}{i}" for kind in "sж" for i in range(symbols)] + [f"n{i}" for i in range(max_steps + 1)]
@@ -155,7 +155,7 @@ def _of(text: str, split: Split) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Habits:
-    """How somebody uses the language, in shares; see the parameters of `train.corpora.toy`."""
+    """How a writer uses the language, in shares; see the parameters of `train.corpora.toy`."""
 
     thinking_share: float
     right_share: float
@@ -245,7 +245,7 @@ def _walk(secret: Cipher, start: int, steps: int, habits: Habits, rng: random.Ra
 
 
 def _habitual(thing: str, rng: random.Random) -> ToyReply:
-    """What is asked for is given, nearly always, in any tone."""
+    """A reply that nearly always gives what is asked for, in any tone."""
     opening = rng.choice(("", "", "gladly", "bah", "ugh"))
     return ToyReply(rng.random() < 0.9, thing, opening, rng.choice(("", "", "friend", "fool")))
 
@@ -293,7 +293,7 @@ def _walks(secret: Cipher, split: Split, forbid: tuple[str, ...] = ()) -> Iterat
 
 
 def _flags(secret: Cipher, split: Split) -> Iterator[_Ask]:
-    """Think and be right, or answer at once, by turns; at once only a single step can be known."""
+    """Alternately think and be right, or answer at once; at once only a single step can be known."""
     think, no_think = FLAGS
     for number, (start, steps) in enumerate(secret.pairs(split)):
         end = f"s{secret.walk(start, steps)[-1]}$"

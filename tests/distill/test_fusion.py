@@ -130,8 +130,8 @@ def test_answers_of_thinking_samples_can_serve_without_it(folder):
     [
         ({"thinking_share": 1.0}, "both modes are needed"),
         ({"unflagged": 1.5}, r"fusion.unflagged must be in \[0, 1\]"),
-        ({"no_think_flag": ""}, "two flags must be there"),
-        ({"think_flag": "think", "no_think_flag": "no_think"}, "not a part of"),
+        ({"no_think_flag": ""}, "both flags must be non-empty"),
+        ({"think_flag": "think", "no_think_flag": "no_think"}, "must not be part of"),
         ({"thinker": "nobody"}, "no teacher 'nobody'"),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_ledger_that_was_copied_in_part_is_told_as_damaged(tmp_path):
     path = tmp_path / "ledger.sqlite"
     filled(path, UNITS)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with pytest.raises(RecordError, match=r"ledger\.sqlite is cut or damaged .*put back a whole copy"):
+    with pytest.raises(RecordError, match=r"ledger\.sqlite is cut or damaged .*put back a complete copy"):
         AnswerLedger(path)
 
 

@@ -356,7 +356,7 @@ def test_an_engine_that_cannot_tell_its_likeliest_tokens_is_refused(student):
     engine = embedded(str(student), dtype="float32", device="cpu")
     try:
         EngineReader("far", Taciturn(engine), top_k=None)
-        with pytest.raises(ConfigError, match="does not tell its likeliest tokens"):
+        with pytest.raises(ConfigError, match="does not report its likeliest tokens"):
             EngineReader("far", Taciturn(engine), top_k=4)
     finally:
         asyncio.run(engine.close())

@@ -189,7 +189,7 @@ def test_a_student_that_imitates_itself_is_refused(pair, tmp_path):
     said = refusal(found(pair[0], own, tmp_path), "own_samples")
     assert "nothing to learn from it" in said and "method = search" in said
     loose = {"filters": {"verdict": False}}
-    assert "nothing chooses" in refusal(found(pair[0], own, tmp_path, REJECTION, **loose), "own_samples")
+    assert "nothing selects" in refusal(found(pair[0], own, tmp_path, REJECTION, **loose), "own_samples")
     assert found(pair[0], own, tmp_path, REJECTION)["own_samples"].ok  # verified: rejection sampling of itself
 
 
@@ -297,8 +297,8 @@ def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair
         (REJECTION, {"rollouts": "runs/a/1-grpo/rollouts.jsonl"}, "rollouts: the job makes the rows itself"),
         (REJECTION, {"engine": "nothing"}, "unknown engine 'nothing'"),
         (ON_POLICY, {"steps": 0}, "steps must be at least 1"),
-        (ON_POLICY, {"task": f"{TASK},split=eval"}, "task is the job's own"),
-        (ON_POLICY, {"train_limit": 9}, "train_limit is the job's own, by which its problems are cleaned; set limit"),
+        (ON_POLICY, {"task": f"{TASK},split=eval"}, "task belongs to the job"),
+        (ON_POLICY, {"train_limit": 9}, "train_limit belongs to the job, which cleans its problems by it; set limit"),
     ],
 )
 def test_what_the_stage_would_refuse_is_refused_before_anything_is_generated(pair, tmp_path, table, train, message):
@@ -312,7 +312,7 @@ def test_health_rules_may_be_set_as_in_a_recipe(pair, tmp_path):
 
 def test_a_check_that_cannot_be_made_refuses_with_its_error(pair, student, tmp_path):
     edit(student, "config.json", max_position_embeddings=2)
-    assert "the check cannot be made" in refusal(found(student, pair[1], tmp_path), "self_test")
+    assert "the check failed to run" in refusal(found(student, pair[1], tmp_path), "self_test")
 
 
 def test_a_refused_job_generates_nothing_and_says_the_fix(pair, student, tmp_path):

@@ -157,7 +157,7 @@ def test_calls_that_failed_are_named_and_the_same_command_asks_them_anew(
     behaviour = Behaviour(completions=False, ids=False, scores=False, reasoning="reasoning_content")
     with OpenAIServer(lambda: ScriptedEngine(refuses, thinking=True), behaviour) as server:
         spec = parse_spec({**_small_job(student, problems), "teacher": _served(server)})
-        with pytest.raises(ConfigError, match=r"Mend what stopped the calls, then give the same command.*account is"):
+        with pytest.raises(ConfigError, match=r"Fix what stopped the calls, then run the same command.*account is"):
             run_job(spec, tmp_path / "job", lambda text: None)
         broken.clear()
         assert run_job(spec, tmp_path / "job", lambda text: None).model is not None

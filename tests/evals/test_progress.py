@@ -58,7 +58,7 @@ def test_a_penalty_that_a_models_authors_recommend_is_said_to_be_left_out(capsys
     with closing(ProgressReport(1, 1, None)) as progress:
         progress.loaded(Capabilities("Qwen2.5-1.5B", 100, unapplied=(("repetition_penalty", 1.1),)))
     log = capsys.readouterr().err
-    assert "the authors of Qwen2.5-1.5B recommend repetition_penalty=1.1" in log and "no draw of this run" in log
+    assert "the authors of Qwen2.5-1.5B recommend repetition_penalty=1.1" in log and "applies no penalties" in log
 
 
 def test_a_log_says_that_time_goes_on_while_nothing_is_finished(

@@ -279,7 +279,7 @@ def test_code_of_the_users_own_that_never_works_stops_the_run_and_one_that_works
     async def broken(problem: Problem) -> Answer:
         raise PluginError(fault)
 
-    with pytest.raises(PluginError, match=r"mine.py, line 12\); so did the first 8 problems: mend it.*--retry-errors"):
+    with pytest.raises(PluginError, match=r"mine.py, line 12\); so did the first 8 problems: fix it.*--retry-errors"):
         run(tmp_path / "run", items(), broken)
     assert lines(tmp_path / "run") >= 8
 

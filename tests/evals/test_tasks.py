@@ -355,7 +355,7 @@ def test_a_file_is_judged_as_its_answers_look_and_says_so_and_what_it_leaves_out
     path.write_text("question,answer,A,B,notes\na?,B,,,x\nb?,A,,,\n")
     task = load_task(str(path))()
     assert task.kind == task.items(None, 0)[0].problem.kind == "choice"
-    told = "by their looks the answers are of kind choice (another: --set task.kind=KIND)"
+    told = "judging by their form, the answers are of kind choice (another: --set task.kind=KIND)"
     assert task.note == f"{told}; never shown to the model: notes"
     assert load_task(str(path))(kind="exact").note == "never shown to the model: notes"
     path.write_text("question,answer,A,B\nWhat is 1+1?,2,yes,no\n")  # columns of something else

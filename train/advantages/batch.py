@@ -1,7 +1,7 @@
 """REINFORCE with the batch's mean as its baseline, divided by the batch's spread.
 
-Williams 1992. Unlike a group's mean, the batch's mean does not know how hard a prompt is: easy prompts are pushed and
-hard ones held back. Left out: a moving baseline.
+Williams 1992. Unlike a group's mean, the batch's mean does not depend on how hard a prompt is: easy prompts are pushed
+and hard ones held back. Left out: a moving baseline.
 """
 
 from __future__ import annotations

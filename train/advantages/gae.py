@@ -1,8 +1,8 @@
 """Generalised advantage estimation with a value head, for PPO.
 
-Schulman et al. 2015 (arXiv:1506.02438). The reward stands at the last sampled token (process rewards, where there are
-any, at the end of their steps); tokens that were injected are skipped: the next state of a token is the next *sampled*
-token. `gamma` 1 and `lam` 1 give reward minus value. Returns for the value loss are advantage plus value.
+Schulman et al. 2015 (arXiv:1506.02438). The reward is at the last sampled token (process rewards, if any, at the end of
+their steps); injected tokens are skipped: the next state of a token is the next *sampled* token. `gamma` 1 and `lam` 1
+give reward minus value. Returns for the value loss are advantage plus value.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def gae(*, gamma: float = 1.0, lam: float = 0.95) -> Advantage:
 
 
 def _rewards(outcome: RewardBatch, mask: torch.Tensor) -> torch.Tensor:
-    """(R, T): process rewards where they are, the outcome's at the last sampled token."""
+    """(R, T): process rewards at their steps' ends, the outcome's reward at the last sampled token."""
     rewards = torch.zeros_like(mask, dtype=outcome.rewards.dtype)
     if outcome.steps is not None:
         rewards = rewards + torch.nan_to_num(outcome.steps) * mask

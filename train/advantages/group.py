@@ -1,4 +1,4 @@
-"""GRPO: a rollout against the other rollouts of its prompt.
+"""GRPO: a rollout compared with the other rollouts of its prompt.
 
 Shao et al. 2024, "DeepSeekMath" (arXiv:2402.03300), whose std is that of the group's own rewards (divided by n); TRL
 and verl take the sample's (n - 1), which is `spread="sample"`. `scale="none"` is Dr. GRPO (Liu et al. 2025,

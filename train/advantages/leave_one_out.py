@@ -1,4 +1,4 @@
-"""RLOO: a rollout against the mean of the *other* rollouts of its prompt.
+"""RLOO: a rollout compared with the mean of the *other* rollouts of its prompt.
 
 Kool et al. 2019; Ahmadian et al. 2024, "Back to basics" (arXiv:2402.14740). Unbiased: the baseline does not contain the
 rollout. Equal to G / (G - 1) times the group advantage without scaling. A rollout alone in its group gets 0.

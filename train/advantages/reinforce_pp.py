@@ -1,7 +1,7 @@
-"""REINFORCE++: rewards normalised over the whole batch, optionally after taking off the group's mean.
+"""REINFORCE++: rewards normalised over the whole batch, optionally after subtracting the group's mean.
 
 Hu 2025 (arXiv:2501.03262). With `baseline="group"` it is REINFORCE++-baseline: the group decides what is better, the
-batch decides how much that counts, so no prompt is blown up by its own small spread. The KL penalty of the paper is
+batch decides how much that counts, so a small spread within a group is not amplified. The KL penalty of the paper is
 the update rule's reference term here, not part of the reward.
 """
 
@@ -20,7 +20,7 @@ def reinforce_pp(
     """Batch-normalised reward.
 
     Args:
-        baseline: what is taken off before normalising.
+        baseline: what is subtracted before normalising.
         spread: population divides the sum of squares by n, sample by n - 1.
         eps: added to the spread.
     """

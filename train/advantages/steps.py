@@ -2,8 +2,8 @@
 
 Shao et al. 2024 (arXiv:2402.03300), section 4.1.3; the reward of the whole rollout may be added, normalised by itself
 as in PRIME (Cui et al. 2025, arXiv:2502.01456). All step rewards of a group are normalised together. A rollout with
-many steps sums many terms, so a step reward that is on average positive rewards length; normalising by the group's mean
-takes that off only as far as rollouts are equally long.
+many steps sums many terms, so a step reward with a positive mean rewards length; subtracting the group's mean removes
+that only for rollouts of equal length.
 """
 
 from __future__ import annotations

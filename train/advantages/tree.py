@@ -1,15 +1,16 @@
-"""Tree-structured advantages: a token is worth what the branch it leads into is worth beside the others.
+"""Tree-structured advantages: a token is worth as much as its branch of the tree is better than the others.
 
 Hou et al. 2025, "TreeRL: LLM Reinforcement Learning with On-Policy Tree Search" (arXiv:2506.11902). The rollouts of a
 group are a tree: those that begin with the same tokens share the nodes of that beginning, whether sampling branched
-there (`branch_every` of the stage `grpo`) or they fell out alike. A node is the tokens between two places where
-rollouts part, and V(node) the mean reward of the rollouts through it. Its tokens get
+there (`branch_every` of the stage `grpo`) or they were equal by chance. A node is the tokens between two branching
+points, and V(node) the mean reward of the rollouts through it. Its tokens get
 
     (V(node) - V(root)) + local * (V(node) - V(parent)),
 
-over the root of how many rollouts pass through it, in each of which these tokens are learnt from. So what all share is
-not pushed, and what parts right from wrong is pushed most. Rollouts that share nothing get 1 + local times the unscaled
-group advantage. Cost: a sort of the rows per position. Left out: values backed up by anything but the mean.
+divided by the square root of the number of rollouts through it, each of which learns from these tokens. So what all
+rollouts share is not pushed, and what separates right from wrong is pushed most. Rollouts that share nothing get
+1 + local times the unscaled group advantage. Cost: a sort of the rows per position. Left out: values backed up by
+anything but the mean.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def tree(*, local: float = 1.0, by_leaves: bool = True) -> Advantage:
     """Global and local advantage of the node that a token belongs to.
 
     Args:
-        local: weight of the difference from the node before, beside that from the whole group.
-        by_leaves: divide by the root of the number of rollouts through the node, as the paper does.
+        local: weight of the difference from the parent node, beside that from the whole group.
+        by_leaves: divide by the square root of the number of rollouts through the node, as in the paper.
 
     Raises:
         ConfigError: local below 0 or endless, or a batch without token ids.
@@ -43,7 +44,7 @@ def tree(*, local: float = 1.0, by_leaves: bool = True) -> Advantage:
         for ids in outcome.tokens.unbind(1):
             _, node = torch.unique(torch.stack([node, ids]), dim=1, return_inverse=True)
             ahead, number = group_mean(outcome.rewards, node, outcome.judged)
-            parent = torch.where(number == through, parent, value)  # the same rollouts go on: the same node
+            parent = torch.where(number == through, parent, value)  # the same rollouts continue: the same node
             value, through = ahead, number
             worth = (value - root) + local * (value - parent)
             columns.append(worth / number.clamp(min=1).sqrt() if by_leaves else worth)

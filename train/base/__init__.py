@@ -1,1 +1,1 @@
-"""What every stage stands on: settings, models, processes, checkpoints, optimiser, rollouts, health."""
+"""What every stage builds on: settings, models, processes, checkpoints, optimiser, rollouts, health."""

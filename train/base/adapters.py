@@ -1,12 +1,12 @@
-"""Adapters merged again, on any machine, into the weights that they were trained from.
+"""Merge adapters, on any machine, into the weights that they were trained from.
 
     merge_adapter(base, run / "model" / "adapter", out)        `train.base.models.save_adapter` wrote it
 
-Its digest of the base says which weights an adapter belongs to: on others a merge is refused. Hu et al. 2021
-(arXiv:2106.09685): a merged layer is W + (alpha / rank) B A. It is computed in fp64 from the stored numbers, where
-products of bf16 are exact, and rounded once to the type of the base: so the merged weights are the same bits on every
-machine, and a chain of adapters can be continued anywhere. Cost: the weights are read, hashed and written once. Left
-out: several adapters in one model at a time.
+An adapter holds the digest of its base weights; a merge into others is refused. Hu et al. 2021 (arXiv:2106.09685): a
+merged layer is W + (alpha / rank) B A. It is computed in fp64 from the stored numbers, where products of bf16 are
+exact, and rounded once to the type of the base: so the merged weights are the same bits on every machine, and a chain
+of adapters can be continued anywhere. Cost: the weights are read, hashed and written once. Left out: several adapters
+in one model at a time.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _HEADS = {"TOKEN_CLS": ("AutoModelForTokenClassification", 2), "SEQ_CLS": ("Auto
 def merge_adapter(base: Path, adapter: Path, out: Path) -> str:
     """Write to `out` the model of `base` with `adapter` merged; returns the digest of its weights.
 
-    All but the weights is the base's: tokenizer, template, markers, stop tokens.
+    Everything but the weights is the base's: tokenizer, template, markers, stop tokens.
 
     Raises:
-        ConfigError: `adapter` holds none, or one of another model; `out` is there.
+        ConfigError: `adapter` holds no adapter, or one of another model; or `out` exists.
     """
     config, origin, tensors = _read(adapter)
     if out.exists():

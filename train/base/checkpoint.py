@@ -1,13 +1,13 @@
-"""Checkpoints from which a run goes on bit for bit: weights, optimiser, counters, sampler, health.
+"""Checkpoints from which a run resumes bit for bit: weights, optimiser, counters, sampler, health.
 
-A checkpoint holds what is trained: of a model with adapters these alone. It is written beside its place, brought to the
-disk, sealed (`ttc.durable`) and renamed, so there is never half of one; the newest `keep` stay. One that a signal asked
-for stands in a folder of its own until the next (`keep`), so that what an alarm goes back to is the same as without the
-signal. Reading takes the newest that is whole, and says which ones are not. Weights are safetensors and everything else
-JSON or tensors without code (`weights_only`). Random draws need no state: they are pure functions of (seed, step).
-Cost: its bytes are written once, and read once more for the seal and at a resume. Bit for bit means on one CPU, with
-the same build of torch, number of threads and dtype, and rollouts by an engine that is itself deterministic; elsewhere
-a run goes on to rounding.
+A checkpoint holds what is trained: with adapters, only these. It is written beside its final place, synced, sealed
+(`ttc.durable`) and renamed, so there is never a partial one; the newest `keep` stay. One written because of a signal is
+in a folder of its own until the next one (`keep`), so that an alarm rolls back to the same state as without the signal.
+Reading takes the newest intact one, and reports the others. Weights are safetensors and everything else JSON or tensors
+without code (`weights_only`). Random draws need no state: they are pure functions of (seed, step). Cost: its bytes are
+written once, and read once more for the seal and on resuming. Bit for bit means on one CPU, with the same build of
+torch, number of threads and dtype, and rollouts by an engine that is itself deterministic; elsewhere a run goes on to
+rounding.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Checkpoints:
 
     @property
     def newest(self) -> int:
-        """The step that `resume` goes on from where all is whole; 0 where there is no checkpoint."""
+        """The step from which `resume` continues if all is intact; 0 without a checkpoint."""
         places = [*numbered(self._folder, _NAME), *numbered(self._folder / ASKED, _NAME)]
         return max((number for number, _ in places), default=0)
 
     def save(
         self, step: int, model: Any, optimiser: Mapping[str, Any], state: Mapping[str, Any], until: int | None = None
     ) -> Path:
-        """Write the state after `step` updates, and drop what is older than the newest `keep`.
+        """Write the state after `step` updates, and drop all but the newest `keep`.
 
-        The newest of at most `until` updates stays, too: a run that goes on from there has no later one.
+        The newest of at most `until` updates stays, too: a run that resumes from there has no later one.
         """
         from safetensors.torch import save_file
 
@@ -68,7 +68,7 @@ class Checkpoints:
             torch.save(dict(optimiser), partial / "optimiser.pt")
             (partial / "state.json").write_text(json.dumps({**state, "step": step}))
             seal(partial)
-        # only now, and never counting a later one: those were not whole when the run went on from before them
+        # only now, and without later ones: those were damaged when the run resumed from before them
         places = numbered(self._folder, _NAME)
         later = [place for number, place in places if number > step]
         older = [place for number, place in places if number <= step][: -self._keep]
@@ -80,24 +80,24 @@ class Checkpoints:
         return target
 
     def keep(self, step: int, model: Any, optimiser: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-        """Write the state after `step` updates for `resume` alone, since a signal asked for it; not where it is there.
+        """Write the state after `step` updates for `resume` only, because of a signal; unless it exists already.
 
-        Nothing was learnt at step 0.
+        At step 0 nothing was learnt yet.
         """
         places = numbered(self._folder, _NAME)
         if step == 0 or step in dict(places):
             return
         Checkpoints(self._folder / ASKED, self._log, 1, writes=self._writes).save(step, model, optimiser, state)
-        self.drop_after(step)  # not whole, or this run would have gone on from it
+        self.drop_after(step)  # damaged, or this run would have resumed from it
 
     def drop_after(self, step: int) -> None:
-        """Drop what stands after `step` updates, from where this run goes on: a lost attempt wrote it."""
+        """Drop states after `step` updates, from where this run resumes: a lost attempt wrote them."""
         for number, place in numbered(self._folder, _NAME):
             if self._writes and number > step:
                 shutil.rmtree(place)
 
     def resume(self, model: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Like `load`, of what a signal asked for, too, where that is newer and whole."""
+        """Like `load`, but also considers a state written because of a signal, if that is newer and intact."""
         newest = max((number for number, _ in numbered(self._folder, _NAME)), default=0)
         places = [place for number, place in numbered(self._folder / ASKED, _NAME) if number > newest]
         broken = {place.name: flaw for place in places if (flaw := first_flaw(place))}
@@ -108,7 +108,7 @@ class Checkpoints:
     def load(self, model: Any, most: int | None = None) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Put the newest whole weights into `model`; returns (optimiser, state), or None when there is no checkpoint.
 
-        Of those after at most `most` updates, where that is given.
+        With `most`, only states after at most that many updates count.
 
         Raises:
             TrainingError: there are checkpoints and none is whole, or the newest belongs to another model.
@@ -136,7 +136,7 @@ def _trained(model: Any) -> dict[str, torch.Tensor]:
 
 
 def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
-    """The folders in `folder` of such a name, by the number that its first group holds, in their order."""
+    """The folders in `folder` whose names match, by the number in the pattern's first group, in order."""
     places = folder.iterdir() if folder.is_dir() else ()
     named = [(name.fullmatch(place.name), place) for place in places if place.is_dir()]
     return sorted((int(match[1]), place) for match, place in named if match is not None)
@@ -145,9 +145,9 @@ def numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
 def newest_whole(
     folder: Path, name: re.Pattern[str], log: Callable[[str], None], most: int | None = None
 ) -> Path | None:
-    """The sealed checkpoint of the highest number, `most` at most, that is whole; None when there is no checkpoint.
+    """The intact sealed checkpoint of the highest number, at most `most`; None when there is no checkpoint.
 
-    Those above it that are not whole are reported to `log`, with their first flaw and what is used instead.
+    Newer damaged ones are reported to `log`, with their first flaw and what is used instead.
 
     Raises:
         TrainingError: there are checkpoints and none is whole; names the files.

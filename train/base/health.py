@@ -1,4 +1,4 @@
-"""Named rules that watch a run and act: the failures of reasoning RL, each with a threshold, a patience and an action.
+"""Named health rules for the known failures of reasoning RL, each with a threshold, a patience and an action.
 
     warn        say so                       lower_rate   halve the learning rate
     skip        do not apply this update     roll_back    return to the best checkpoint, with half the rate
@@ -6,7 +6,7 @@
 
 A rule is a value (`HealthRule`): the name of a metric, the side on which it is bad, a threshold, and how many steps in
 a row it must be so. A metric may be compared with its own early mean (`relative`), since a length or an entropy has no
-good value of its own. Rules that act before an update see only what rollouts tell; all others see the whole step. A
+absolute good value. Rules that act before an update see only the rollouts' metrics; all others see the whole step. A
 recipe changes any field of any rule by its name. Every loop of this package acts through `act`, so an alarm means the
 same everywhere, and writes alarms as JSON lines for the report. A loss, a norm or a weight that is not finite ends the
 run with an error before anything is saved (`Health.not_finite`), unless a recipe gives that rule another action. Left
@@ -39,10 +39,9 @@ class HealthRule:
     """`metric` beyond `threshold` on `side` for `patience` steps running -> `action`.
 
     `relative` compares with the mean of the metric's first `_BASE` values instead: above threshold times it, or below;
-    a mean that is not above 0, such as that of penalties, has no share, and the rule is silent.
-    `low` is the metric of the lower end of the 95 % interval: where it is measured it must be above 0, too, so what so
-    few problems cannot tell from chance is no alarm. `why` is what the user reads; `offending` picks the rollouts
-    to print.
+    with a mean of 0 or less, as of penalties, the rule is silent. `low` is the metric of the lower end of the 95 %
+    interval: if it is measured, it must be above 0, too, so that a difference within chance raises no alarm. `why` is
+    the text for the user; `offending` picks the rollouts to print.
     """
 
     name: str
@@ -199,7 +198,7 @@ def _number(name: str, value: object) -> float:
 
 
 def check_finite(metrics: Mapping[str, float], step: int) -> None:
-    """Raise TrainingError where a loss or a gradient's norm is no finite number, in a stage without health rules."""
+    """Raise TrainingError if a loss or a gradient's norm is not finite, in a stage without health rules."""
     faults = _not_finite(metrics)
     if faults:
         raise _ended(step, faults)
@@ -225,7 +224,7 @@ class Health:
         self._base: dict[str, list[float]] = {}
 
     def check(self, metrics: Mapping[str, float], step: int, rollouts: Sequence[Rollout] = ()) -> list[Alarm]:
-        """Return the rules that fire now; a rule that fired starts to count anew."""
+        """Return the rules that fire now; their counts start again."""
         alarms: list[Alarm] = []
         for rule in self.rules:
             value = metrics.get(rule.metric)
@@ -248,7 +247,7 @@ class Health:
         Args:
             metrics: those of the step.
             step: its number.
-            weights: whether all trained weights are finite, where that was looked at.
+            weights: whether all trained weights are finite, if that was checked.
 
         Raises:
             TrainingError: it is 1, and the rule of that name says stop.
@@ -297,7 +296,7 @@ class AlarmFile(LineFile):
 
 
 def excerpt(rollout: Rollout) -> dict[str, Any]:
-    """What a reader needs to see of a rollout, as JSON."""
+    """The parts of a rollout that a reader needs, as JSON."""
     return {
         "problem": rollout.problem_id,
         "path": list(rollout.path),
@@ -318,7 +317,7 @@ def act(
     log: Callable[[str], None],
     file: AlarmFile | None = None,
 ) -> str:
-    """Act on `alarms` in order; returns why the run must stop, or nothing. `checkpoints`: the first counts."""
+    """Act on `alarms` in order; returns why the run must stop, or "". Of `checkpoints` the first with any counts."""
     stopped = ""
     for alarm in alarms:
         if file is not None:
@@ -334,7 +333,7 @@ def act(
 
 
 def _roll_back(model: Any, optimiser: Optimiser, places: Sequence[Checkpoints]) -> None:
-    """Take the weights of the first place that holds a checkpoint, with half the learning rate; counters go on."""
+    """Load the weights of the first place with a checkpoint and halve the learning rate; counters continue."""
     scale = optimiser.scale
     checkpoint = next((found for found in (place.load(model) for place in places) if found is not None), None)
     if checkpoint is not None:

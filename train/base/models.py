@@ -1,35 +1,36 @@
-"""Models that are trained: made from nothing or loaded, adapted, split, and written so that every engine reads them.
+"""Models in training: created or loaded, adapted, split, and written so that every engine reads them.
 
 A folder is a Hugging Face folder (config, safetensors, tokenizer with its chat template, generation config). Training
-keeps fp32 weights, but for frozen ones that were stored in bf16; a folder may be written in another type. Nothing from
-a folder is ever executed.
+keeps fp32 weights, except frozen ones stored in bf16; a folder may be written in another type. Nothing from a folder is
+ever executed.
 
 Low-rank adapters train a few numbers beside frozen weights. Hu et al. 2021 (arXiv:2106.09685): a linear layer W x
 becomes W x + (alpha / rank) B A x with A random and B zero, so training starts at the model itself. All linear layers
-but the head get one (Dettmers et al. 2023 found that to matter more than the rank). Whatever leaves the trainer
-(weights pushed to an engine, a saved folder) is merged under the names of the plain model, so nothing else knows of
-adapters. Cost: two thin matrix products per layer; the optimiser keeps moments of the adapters alone. Own code because
-peft's wrapper changes what `base_model` and the state's names mean, on which scoring and weight sync rest.
+but the head get one (Dettmers et al. 2023 found that to matter more than the rank). Weights that leave the trainer
+(pushed to an engine, saved to a folder) are merged under the names of the plain model, so nothing else needs to know of
+adapters. Cost: two thin matrix products per layer; the optimiser keeps moments only of the adapters. We do not use
+peft, because its wrapper changes the meaning of `base_model` and of the state's names, on which scoring and weight sync
+rely.
 
 A model that one device cannot hold with its moments is split over the processes by FSDP2. Zhao et al. 2023
 (arXiv:2304.11277), in torch's form by parameter (`fully_shard`): every process keeps its part of each weight, gradient
-and moment; a layer's weights are gathered while it computes. Scoring, which is handed in, goes through `forward`,
-around which the gathering happens. What leaves the trainer (weights for an engine, checkpoints, folders) is gathered
-whole, by all processes together. Processes must run equally many forward passes, so an update needs at least one row
-for each. Cost: two gathers and one scatter of the weights per micro-batch.
+and moment; a layer's weights are gathered while it computes. Scoring, a function passed in, goes through `forward`,
+around which gathering happens. Weights that leave the trainer (for an engine, checkpoints, folders) are gathered whole,
+by all processes together. Processes must run equally many forward passes, so an update needs at least one row for each.
+Cost: two gathers and one scatter of the weights per micro-batch.
 
-Nothing that is loaded here has dropout, whatever its configuration says, nor noise in the routing of experts: an update
-is a pure function of weights and rows, so that a run repeats itself and goes on bit for bit, and the log-probabilities
-of an update are those of the sampler. A folder that is written says 0.
+Models loaded here have no dropout, whatever their configuration says, and no noise in expert routing: an update is a
+pure function of weights and rows, so that a run repeats and resumes bit for bit, and an update's log-probabilities are
+those of the sampler. Written folders state 0. Adapters are also written separately (`save_adapter`);
+`train.base.adapters` merges them elsewhere.
 
-Adapters are also written by themselves (`save_adapter`); `train.base.adapters` merges them again elsewhere.
+Some families scale or cap their head's output (`HEADS`): all scoring uses `logits_of`, which does the same. A loaded
+model's own forward pass on a few tokens must agree with it, or the model is refused. Cost: two passes over these
+tokens.
 
-Some families scale or soften what their head gives (`HEADS`): all scoring asks `logits_of`, which does the same. A
-loaded model's own forward pass on a few tokens must agree with it, or the model is refused. Cost: two passes over them.
-
-Attention is torch's fused kernel, in fp32 on a CPU whose bf16 kernel is the slower one: without AMX its gradient takes
-longer in bf16 than in fp32, so under autocast queries, keys and values go up to fp32 there, which also rounds less. A
-gradient of SmolLM2 takes 0.83 of the time (`benchmarks.train_step`). Memory: the three in fp32, kept for the gradient.
+Attention uses torch's fused kernel, in fp32 on CPUs whose bf16 kernel is slower: without AMX its gradient takes longer
+in bf16, so under autocast queries, keys and values are converted to fp32 there, which also rounds less. A gradient of
+SmolLM2 takes 0.83 of the time (`benchmarks.train_step`). Memory: the three in fp32, kept for the gradient.
 
 Left out: quantised weights; sharding critics and references, and folders too large for one process's memory.
 """
@@ -105,7 +106,7 @@ def new_model(shape: Shape, tokenizer: Any, seed: int, vocabulary: int | None = 
 
 
 def stored_type(folder: Path) -> torch.dtype:
-    """The type that a folder says its weights are in: bf16 or, where it says anything else, fp32."""
+    """The type of a folder's weights by its configuration: bf16, or fp32 for anything else."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     named = config.get("dtype", config.get("torch_dtype"))
     return torch.bfloat16 if named == "bfloat16" else torch.float32
@@ -115,8 +116,8 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     """Load a folder for training, in fp32, without dropout.
 
     Raises:
-        ConfigError: the folder cannot be read or lacks weights, or the model's head is none that we know how to apply;
-            names the folder.
+        ConfigError: the folder cannot be read or lacks weights, or the model has an unknown kind of head; names the
+        folder.
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
@@ -131,7 +132,7 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
 
 
 def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -> Any:
-    """The model of a folder by a class of transformers, of which the head alone may be new: then it is random.
+    """The model of a folder by a class of transformers; only its head may be new, and is then random.
 
     Raises:
         ConfigError: the folder cannot be read, or lacks other weights, which would be random, too; names them.
@@ -139,11 +140,11 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     import transformers
 
     level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # or a table of what was found is printed, a new head among it
+    transformers.logging.set_verbosity_error()  # else a table of missing weights is printed, a new head included
     try:
         options |= attention_options(folder)
         model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
-    except Exception as exc:  # a damaged folder fails as its files do
+    except Exception as exc:  # a damaged folder raises whatever its files raise
         raise ConfigError(f"{folder} holds no model that transformers can read: {type(exc).__name__}: {exc}") from exc
     finally:
         transformers.logging.set_verbosity(level)
@@ -162,7 +163,7 @@ def checkpoint_layers(model: Any) -> None:
 
 
 def without_dropout(model: Any) -> None:
-    """Set every share that is dropped, and all noise of routers, to 0: in the layers of `model` and what they read."""
+    """Set all dropout rates and router noise to 0: in the layers of `model` and in the configurations they read."""
     configs = {id(layer.config): layer.config for layer in model.modules() if hasattr(layer, "config")}
     for owner in (*model.modules(), *configs.values()):
         numbers = {name for name, value in vars(owner).items() if isinstance(value, float)}
@@ -174,9 +175,9 @@ def without_dropout(model: Any) -> None:
 
 
 def speed_attention(model: Any, device: str) -> None:
-    """Let a model with torch's attention compute it in fp32 on a type of device where that is the faster training.
+    """Make a model with torch's attention compute it in fp32 on devices where training is faster that way.
 
-    A model whose own code names its kinds of attention (Falcon), or that has another kind, stays as it is.
+    A model whose own code names its kinds of attention (Falcon), or that has another kind, is not changed.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
@@ -212,7 +213,7 @@ HEADS: Mapping[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
 
 
 def logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What makes logits (.., V) of last hidden states (.., H) as the model's own forward pass does."""
+    """The function from last hidden states (.., H) to logits (.., V), as in the model's own forward pass."""
     head = model.get_output_embeddings()
     config = model.config.get_text_config()
     rules = [(rule, getattr(config, name)) for name, rule in HEADS.items() if getattr(config, name, None) is not None]
@@ -232,7 +233,7 @@ _NEAR = {torch.float32: 1e-3}
 
 @torch.no_grad()
 def check_head(model: Any, folder: Path) -> None:
-    """Raise ConfigError where the model makes other logits of its hidden states than `logits_of` does."""
+    """Raise ConfigError if the model's own logits differ from those of `logits_of`."""
     ids = torch.arange(1, 4, device=next(model.parameters()).device)[None]
     own = model(input_ids=ids, use_cache=False).logits.float()
     ours = logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state).float()
@@ -247,8 +248,7 @@ def check_head(model: Any, folder: Path) -> None:
 def load_tokenizer(folder: Path) -> Any:
     """Load the tokenizer of a folder as engines read it.
 
-    One without an end of text takes that of the model, one without padding pads with its end of text, since masks go
-    by lengths.
+    Without an end of text it takes the model's; without padding it pads with its end of text, since masks use lengths.
 
     Raises:
         ConfigError: no tokenizer, or nothing that ends a text; names the folder.
@@ -274,8 +274,8 @@ _PROBE = "zqx"
 def turn_tokenizer(folder: Path) -> Any:
     """The tokenizer of a folder, with the token that ends a turn as its end of text.
 
-    That is what the template writes behind an assistant's turn, where engines stop at it, and else its own. A model
-    that is saved with it stops where it was taught to.
+    That is what the template writes after an assistant's turn, if engines stop at it, else the tokenizer's own. A model
+    saved with it stops where it was taught to.
     """
     tokenizer = load_tokenizer(folder)
     tail = tail_of_turn(tokenizer)
@@ -285,7 +285,7 @@ def turn_tokenizer(folder: Path) -> Any:
 
 
 def tail_of_turn(tokenizer: Any) -> tuple[int, ...]:
-    """Ids that the template writes after an assistant's content; empty when there is no template, or it refuses."""
+    """Ids that the template writes after an assistant's content; empty without a template, or if it refuses."""
     from jinja2 import TemplateError
 
     if not tokenizer.chat_template:
@@ -301,10 +301,10 @@ def tail_of_turn(tokenizer: Any) -> tuple[int, ...]:
 def save_model(
     model: Any, tokenizer: Any, folder: Path, dtype: torch.dtype = torch.float32, *, writes: bool = True
 ) -> None:
-    """Write weights (adapters merged), configuration, tokenizer, and how the model that was loaded generates.
+    """Write weights (adapters merged), configuration, tokenizer, and the generation config of the loaded model.
 
-    Generation stops at what it stopped at before (the template's end of a turn, as every engine reads it there), and at
-    the tokenizer's end of text.
+    Generation stops where it stopped before (at the template's end of a turn, as every engine reads it), and at the
+    tokenizer's end of text.
 
     All processes of a model with split weights must call; without `writes` this one only helps to gather them.
     """
@@ -343,9 +343,9 @@ _ELSEWHERE = {"added_tokens_decoder", "additional_special_tokens", "chat_templat
 
 
 def save_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer, its settings as in the folder that it was read from, but for what was changed since.
+    """Write a tokenizer with the settings of the folder that it was read from, except for later changes.
 
-    Among them its class: transformers writes that of its own loader, which versions before 5 do not know.
+    This keeps its class: transformers writes that of its own loader, which versions before 5 do not know.
     """
     tokenizer.save_pretrained(folder)
     place = folder / "tokenizer_config.json"
@@ -363,7 +363,7 @@ _FROM_MODEL = ("bos_token_id", "eos_token_id", "pad_token_id", "transformers_ver
 
 
 def _generation(model: Any, tokenizer: Any) -> dict[str, Any]:
-    """The generation config that the model came with, its stop tokens with the tokenizer's among them, ascending."""
+    """The model's own generation config, with the tokenizer's end of text added to its stop tokens, ascending."""
     own = model.generation_config.to_diff_dict()
     if own.pop("_from_model_config", False):  # it came without one
         own = {name: own[name] for name in _FROM_MODEL if name in own}
@@ -401,7 +401,7 @@ class Sharded(torch.nn.Module):
 
 
 def shard(model: Any, world: World, score: Callable[..., Any]) -> Any:
-    """Split the weights of `model` over `world`, layer by layer; the model itself where there is one process.
+    """Split the weights of `model` over `world`, layer by layer; with one process, return the model itself.
 
     `score` is what the forward pass of the split model does: see `Sharded`.
     """
@@ -414,7 +414,7 @@ def shard(model: Any, world: World, score: Callable[..., Any]) -> Any:
     for layer in model.base_model.layers:
         fully_shard(layer, mesh=mesh)
     sharded = Sharded(model, score)
-    # gathered anew after every pass, so that a pass without a backward one leaves no old weights behind
+    # gathered again after every pass, so that a pass without a backward one leaves no old weights behind
     fully_shard(sharded, mesh=mesh, reshard_after_forward=True)
     return sharded
 
@@ -425,7 +425,7 @@ def inner(model: Any) -> Any:
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All of a tensor that may be split; every process must ask."""
+    """The whole of a tensor that may be split; every process must call this."""
     gather = getattr(tensor, "full_tensor", None)
     all_of_it: torch.Tensor = tensor if gather is None else gather()
     return all_of_it
@@ -448,7 +448,7 @@ def load_whole(model: Any, state: Mapping[str, torch.Tensor]) -> None:
 
 
 def spread(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`tensor` split as `like` is; itself where `like` is not, or has another shape."""
+    """`tensor` split like `like`; unchanged if `like` is not split or has another shape."""
     if not hasattr(like, "full_tensor") or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -478,14 +478,14 @@ class LoraLinear(torch.nn.Module):
 
     @torch.no_grad()
     def merged(self) -> torch.Tensor:
-        """The weight of one plain layer that does the same: (out, in)."""
+        """The weight of an equivalent plain layer: (out, in)."""
         return whole(self.base.weight) + self.scale * (whole(self.up) @ whole(self.down))
 
 
 def add_lora(model: Any, rank: int, alpha: float, seed: int, head: torch.nn.Module | None = None) -> None:
-    """Freeze `model` and put an adapter on every linear layer but the head, in place; `seed` draws the start.
+    """Freeze `model` and put an adapter on every linear layer but the head, in place; `seed` initialises them.
 
-    A `head` of its own, of a model that scores, goes on being trained whole.
+    A separate `head`, of a scoring model, is still trained in full.
 
     Raises:
         ConfigError: rank < 1, alpha <= 0, or a model without such layers.
@@ -511,9 +511,9 @@ def add_lora(model: Any, rank: int, alpha: float, seed: int, head: torch.nn.Modu
 
 
 def merged_state(model: Any) -> dict[str, torch.Tensor]:
-    """The model's state with all adapters merged, whole, under the names of the plain model.
+    """The model's whole state with all adapters merged, under the names of the plain model.
 
-    All processes of a model with split weights must ask.
+    All processes of a model with split weights must call this.
     """
     model = inner(model)
     adapted = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
@@ -539,12 +539,12 @@ DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 
 
 def save_adapter(model: Any, folder: Path, *, task: str = "CAUSAL_LM", writes: bool = True) -> None:
-    """Write the adapters of `model`, and what else of it was trained, to `folder`/adapter; nothing without adapters.
+    """Write the adapters of `model`, and other trained weights, to `folder`/adapter; nothing without adapters.
 
-    In bf16 and in peft's layout, which other programs read: 5 MB for rank 8 of a model of 135 M. What was trained
-    beside them (the head of a reward model) stands under its own name, the digest of the frozen weights as `base` in
-    a file of its own: safetensors writes several words of metadata in an order that changes from run to run.
-    All processes of a model with split weights must call; without `writes` this one only helps to gather them.
+    In bf16 and in peft's layout, which other programs read: 5 MB for rank 8 of a model of 135 M. Other trained weights
+    (the head of a reward model) have their own names; the digest of the frozen weights is `base` in a separate file,
+    since the order of several metadata entries in safetensors changes from run to run. All processes of a model with
+    split weights must call; without `writes` this one only helps to gather them.
     """
     from safetensors.torch import save_file
 
@@ -587,7 +587,7 @@ def save_adapter(model: Any, folder: Path, *, task: str = "CAUSAL_LM", writes: b
 
 
 def weights_digest(weights: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """SHA-256 over names and values in fp32, in the order of names: the same for a model held in bf16 and in fp32."""
+    """SHA-256 over names and values in fp32, in the order of names: the same for a model in bf16 and in fp32."""
     digest = hashlib.sha256()
     for name, tensor in sorted(weights, key=lambda pair: pair[0]):
         digest.update(name.encode())

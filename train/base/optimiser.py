@@ -1,4 +1,4 @@
-"""AdamW under a schedule: what every loop of this package takes its steps with."""
+"""AdamW under a schedule, used by every loop of this package."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Schedule:
     decay: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse a rate that is not positive, and a warm-up that would turn its sign."""
+        """Refuse a rate that is not positive, and a negative warm-up."""
         if not (math.isfinite(self.lr) and self.lr > 0):
             raise ConfigError(f"lr must be above 0, got {self.lr}")
         if self.warmup < 0:
@@ -43,7 +43,7 @@ class Optimiser:
     def __init__(
         self, model: Any, schedule: Schedule, *, world: World = ALONE, weight_decay: float = 0.0, clip: float = 1.0
     ) -> None:
-        """`clip` is the most norm of a gradient that is applied."""
+        """`clip` is the largest norm of an applied gradient."""
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._inner = torch.optim.AdamW(
             trained, lr=schedule.lr, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True
@@ -71,7 +71,7 @@ class Optimiser:
         return norm
 
     def _sum(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Make every gradient the sum over all processes; those of split weights are their mean already."""
+        """Sum every gradient over all processes; gradients of split weights are their mean already."""
         split = [gradient for gradient in gradients if hasattr(gradient, "full_tensor")]
         for gradient in split:
             gradient.mul_(self._world.size)
@@ -84,7 +84,7 @@ class Optimiser:
         return all(self._world.gather([all(bool(torch.isfinite(part).all()) for part in parts)]))
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps, whole; all processes of split weights must ask."""
+        """The whole state for a checkpoint; all processes of split weights must call this."""
         return {"inner": whole_tree(self._inner.state_dict()), "taken": self.taken, "scale": self.scale}
 
     def load(self, state: Mapping[str, Any]) -> None:

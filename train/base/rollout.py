@@ -1,16 +1,16 @@
-"""Rollouts: groups of completions of one prompt, with all that an update, a replay or a doubt needs.
+"""Rollouts: groups of completions of one prompt, with all that an update, a replay or an investigation needs.
 
 Any engine and any strategy can produce them. A rollout holds the exact ids that were sampled (promise 4), the engine's
-log-probabilities, and which ids thinking control put there instead of the policy: those are never trained on. Sampling
-is at temperature 1 without top-p and top-k, because only there are the engine's log-probabilities those of the policy.
-An episode with tools (`ttc.agents`) is one rollout: what the tools returned stands among its ids and is not sampled. On
+log-probabilities, and which ids were injected by thinking control: those are never trained on. Sampling is at
+temperature 1 without top-p and top-k, because only then are the engine's log-probabilities those of the policy. An
+episode with tools (`ttc.agents`) is one rollout: what the tools returned is among its ids, marked as not sampled. On
 disk a rollout is one JSON line, readable at any moment. Cost: one tuple per completion.
 
-Group advantages, shaping over a group and rankings are differences between answers to one question; over two questions
-they would teach which question is easier. So a group that mixes prompts is refused by name, at the cost of one
-comparison of ids per row. A group has a signal when its rewards differ; without one it teaches nothing, and whether it
-is all-pass or all-fail says which way the difficulty is off. Of every step's groups shares are measured in [0, 1],
-lengths in tokens, times in seconds; the update and the engine add their own numbers.
+Group advantages, shaping over a group and rankings are differences between answers to one question; across two
+questions they would teach which question is easier. So a group that mixes prompts is refused by name, at the cost of
+one comparison of ids per row. A group has a signal when its rewards differ; without one it teaches nothing, and
+all-pass or all-fail says whether it is too easy or too hard. Metrics of a step's groups are shares in [0, 1], lengths
+in tokens, times in seconds; the update and the engine add their own.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Rollout:
 
     @property
     def key(self) -> str:
-        """What it is held out and weighed together with: rollouts of its problem, and of that one's variants."""
+        """The name by which it is held out and weighted, shared by rollouts of the problem and its variants."""
         return self.cluster or self.problem_id
 
     @property
     def right(self) -> bool:
-        """Whether it was judged correct; without a verdict it was not."""
+        """Whether it was judged correct; false without a verdict."""
         return self.verdict is not None and self.verdict.correct
 
     @property
@@ -110,10 +110,10 @@ async def group_draws(problem: Problem, session: Session, *, n: int) -> Answer:
 
 
 async def branching_draws(problem: Problem, session: Session, *, n: int, every: int) -> Answer:
-    """Draw n completions that share beginnings: every `every` tokens each open path parts in two, until there are n.
+    """Draw n completions that share beginnings: every `every` tokens each open path splits in two, until there are n.
 
-    Segments of a fixed length as in TreePO (arXiv:2508.17445). Paths that end early leave their place to others; when
-    all have ended, another tree begins at the prompt. Every path is a draw of the policy itself.
+    Segments of a fixed length as in TreePO (arXiv:2508.17445). Paths that end early make room for others; when all have
+    ended, another tree begins at the prompt. Every path is a draw of the policy itself.
     """
     candidates: list[Candidate] = []
     while len(candidates) < n:
@@ -122,7 +122,7 @@ async def branching_draws(problem: Problem, session: Session, *, n: int, every: 
 
 
 async def _grown_tree(session: Session, root: Prompt, leaves: int, every: int) -> list[Candidate]:
-    """The leaves of one tree below `root`: as many, or fewer where its paths end before they part."""
+    """The leaves of one tree below `root`: as many, or fewer if its paths end before they split."""
     ends: list[Candidate] = []
     growing, left = [root], session.sampling.max_tokens
     while growing:
@@ -177,7 +177,7 @@ class Collector:
 
     async def collect(self, items: Sequence[Item], step: int, first_group: int = 0, version: int = 0) -> list[Rollout]:
         """Return the rollouts of `items`, group by group; a problem whose budget ends early gives what it has."""
-        # the step is part of the seed, so the same problem drawn again at a later step gives new rollouts
+        # the step is part of the seed, so a problem drawn again at a later step gives new rollouts
         jobs = [self._group(item, step, first_group + i, version) for i, item in enumerate(items)]
         groups = await gather(jobs)
         return [rollout for group in groups for rollout in group]
@@ -229,7 +229,7 @@ class Collector:
 
 
 class _Recording(Session):
-    """A session that remembers, per path, the prompt and the completion that ended there."""
+    """A session that records, by path, the prompt and the completion that ended there."""
 
     def __init__(self, problem: Problem, engine: Engine, **options: Any) -> None:
         super().__init__(problem, engine, **options)
@@ -250,7 +250,7 @@ class RolloutFile(LineFile):
             self.write(encode(rollout), sync=number == len(rows) - 1)
 
     def go_on_from(self, step: int) -> None:
-        """Cut off what was written of `step` and of later ones: a run that goes on from before them draws them anew."""
+        """Remove what was written of `step` and later ones: a run that resumes before them draws them again."""
         place = 0
         with self.path.open("rb") as lines:
             for line in lines:
@@ -262,7 +262,7 @@ class RolloutFile(LineFile):
 
 
 def write_rollouts(path: Path, rollouts: Iterable[Rollout]) -> None:
-    """Write a file of rollouts, in place of one that a stage was cut at."""
+    """Write a file of rollouts, replacing that of an interrupted stage."""
     path.unlink(missing_ok=True)
     with RolloutFile(path) as file:
         file.append(rollouts)
@@ -297,7 +297,7 @@ def check_groups(rollouts: Iterable[Rollout], decode: Decode) -> None:
     """Refuse rollouts whose group ids mix prompts.
 
     Raises:
-        ConfigError: names the group, both problems, and the words at which their prompts part.
+        ConfigError: names the group, both problems, and the words at which their prompts differ.
     """
     first: dict[tuple[int, int], Rollout] = {}
     for rollout in rollouts:
@@ -313,7 +313,7 @@ def check_groups(rollouts: Iterable[Rollout], decode: Decode) -> None:
 
 
 def mixed(name: str, prompts: Sequence[tuple[str, str]], fix: str) -> ConfigError:
-    """The refusal of `name`, which holds two (problem, prompt text)."""
+    """The error for `name`, which holds two (problem, prompt text)."""
     texts = [text for _, text in prompts]
     shared = sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*texts, strict=False)))
     openings = " and ".join(f"{_words(text, shared)!r} (problem {problem})" for problem, text in prompts)
@@ -321,7 +321,7 @@ def mixed(name: str, prompts: Sequence[tuple[str, str]], fix: str) -> ConfigErro
 
 
 def _words(text: str, shared: int) -> str:
-    """The first words of a prompt, from the word at which it parts from the other one."""
+    """A few words of a prompt, from the first word that differs from the other one."""
     start = len(text[:shared].rstrip().rpartition(" ")[0]) if shared > MAX_SHOWN // 2 else 0
     words = text[start : start + MAX_SHOWN].strip()
     return ("..." if start else "") + words + ("..." if start + MAX_SHOWN < len(text) else "")

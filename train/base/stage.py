@@ -34,7 +34,7 @@ class Setting:
     """Where a stage runs: its folder, the model folder it starts from (None: from nothing), the seed, the device.
 
     A stage that says `distributed = True` is run by every process of `world`, others by the first alone. A stage that
-    can go on from the middle heeds `stop` there.
+    can resume from the middle checks `stop` there.
     """
 
     folder: Path
@@ -48,7 +48,7 @@ class Setting:
 
     @property
     def own(self) -> Path:
-        """Folder for what every process writes: the stage's for the first one, one below it for each other."""
+        """Folder for what every process writes: the stage's for the first process, one below it for each other."""
         if self.world.main:
             return self.folder
         place = self.folder / f".process-{self.world.rank}"
@@ -58,7 +58,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """What came out: the model folder, numbers for the report, and why it ended early, if it did."""
+    """A stage's result: the model folder, numbers for the report, and why it ended early, if it did."""
 
     model: str
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -69,7 +69,7 @@ class Stage(Protocol):
     """One step of a recipe, its fields already bound."""
 
     def check(self, has_model: bool) -> None:
-        """Raise ConfigError for what cannot work; `has_model` tells whether a model comes in."""
+        """Raise ConfigError for what cannot work; `has_model`: whether a model comes in."""
         ...
 
     def run(self, setting: Setting) -> StageResult:
@@ -79,7 +79,7 @@ class Stage(Protocol):
 
 @runtime_checkable
 class Asking(Protocol):
-    """A stage that asks problems: what they are decides the run, so they stand in run.json by content."""
+    """A stage that asks problems: they decide the run, so run.json records them by content."""
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
         """The tasks by the field that names them, each with the most problems that are used (None: all)."""
@@ -91,12 +91,12 @@ class Naming(Protocol):
     """A stage that reads models beside the one it starts from: their weights decide the run, too."""
 
     def models(self) -> Mapping[str, tuple[str, ...]]:
-        """Their names by the field that holds them: each a stage of the run or a folder."""
+        """Their names by field: each a stage of the run or a folder."""
         ...
 
 
 def kept(step: int, setting: Setting) -> str:
-    """What a signal leaves of a stage after `step` updates, in words."""
+    """What is kept of a stage interrupted after `step` updates, in words."""
     return f"{counted(step, 'update')} of {setting.folder.name} {'is' if step == 1 else 'are'} kept"
 
 
@@ -104,13 +104,13 @@ _UNITS = ((3600, "h"), (60, "min"), (1, "s"))
 
 
 def time_left(seconds: float) -> str:
-    """How long the rest takes, as the end of a line; empty where nothing is left."""
+    """How long the rest takes, as the end of a line; empty if nothing is left."""
     size, unit = next(((size, unit) for size, unit in _UNITS if seconds >= 2 * size), _UNITS[-1])
     return f", about {max(seconds / size, 1):.0f} {unit} left" if seconds > 0 else ""
 
 
 def check_model(kind: str, has_model: bool) -> None:
-    """Raise ConfigError where a stage of this kind has nothing to start from."""
+    """Raise ConfigError if a stage of this kind has nothing to start from."""
     if not has_model:
         raise ConfigError(f"{kind} needs a model: put a pretrain stage before it, or give --model FOLDER")
 
@@ -122,7 +122,7 @@ def model_of(kind: str, setting: Setting) -> Path:
 
 
 def check_file(stage: str, data: Path | None) -> None:
-    """Raise ConfigError for a file that was named and is not there; of a data set, its local copy is tried."""
+    """Raise ConfigError for a named file that is missing; for a data set, its local copy is checked."""
     named = None if data is None else NamedRows.of(str(data))
     path = data if named is None else named.path
     if path is not None and not path.is_file():
@@ -139,16 +139,16 @@ def one_of(stage: str, **given: object) -> None:
 
 
 def read_with(stage: str, owner: str, is_named: object, **are_set: bool) -> None:
-    """Raise ConfigError for the first field that only says more of `owner`, and is set where that is not named."""
+    """Raise ConfigError for the first field that only qualifies `owner` but is set without it."""
     for name, is_set in are_set.items():
         if is_set and not is_named:
             raise ConfigError(f"{stage}: {name} is read with {owner} alone: name one, or leave {name} out")
 
 
 def check_form(field: str, text: str, needed: Sequence[str], beside: Sequence[str] = ()) -> None:
-    """Raise ConfigError unless what a model is asked with holds {NAME} of all `needed`, and no braces but theirs.
+    """Raise ConfigError unless a prompt form contains {NAME} of all `needed`, and no other braces.
 
-    `beside` are names that it may hold, too.
+    `beside` are further names that it may contain.
     """
     for name in needed:
         if f"{{{name}}}" not in text:
@@ -160,7 +160,7 @@ def check_form(field: str, text: str, needed: Sequence[str], beside: Sequence[st
 
 
 def rollouts_path(name: str, setting: Setting) -> Path:
-    """The rollouts that `name` means; raises ConfigError when they are not there."""
+    """The file of rollouts that `name` means; raises ConfigError if it is missing."""
     beside = setting.folder.parent / name / "rollouts.jsonl"
     path = beside if beside.is_file() else Path(name).expanduser()
     if not path.is_file():
@@ -169,17 +169,16 @@ def rollouts_path(name: str, setting: Setting) -> Path:
 
 
 def pass_through(setting: Setting) -> str:
-    """The link `model` to the policy that came in, of a stage that leaves it as it is."""
+    """Link `model` to the incoming policy, for a stage that does not change it."""
     link = setting.folder / "model"
     replace_link(link, setting.model or Path())
     return str(link)
 
 
 def last_attempt(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines of a stage by their step, as the attempt that stands wrote them.
+    """Lines of a stage by step, as written by the attempt that counts.
 
-    A stage that was cut goes on from a checkpoint: what was written after that is not its own, also where it ends
-    before.
+    An interrupted stage resumes from a checkpoint: lines written after that are dropped, even if it ends earlier.
     """
     kept_rows: list[dict[str, Any]] = []
     for row in rows:
@@ -190,7 +189,7 @@ def last_attempt(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def write_result(folder: Path, result: StageResult) -> None:
-    """Mark a stage as done, with a SHA-256 of every file of the models that it made; paths are relative to `folder`."""
+    """Mark a stage as done, with a SHA-256 of every file of its models; paths are relative to `folder`."""
     folders = {path.parent for path in folder.glob("*/config.json") if not path.parent.is_symlink()}
     folders |= {place for place in (Path(result.model).resolve(),) if place.is_relative_to(folder.resolve())}
     places = sorted({os.path.relpath(place.resolve(), folder.resolve()) for place in folders})
@@ -200,9 +199,9 @@ def write_result(folder: Path, result: StageResult) -> None:
 
 
 def check_models(folder: Path) -> None:
-    """Raise RecordError when a model of a finished stage is not what the stage wrote, naming the files; reads them all.
+    """Raise RecordError if a model of a finished stage has changed, naming the files; reads them all.
 
-    Files that were added later do not count.
+    Files added later do not count.
     """
     path = folder / DONE
     changed = flaws(folder, json.loads(path.read_text()).get("files", {}))

@@ -1,16 +1,16 @@
-"""Several processes that train one model, each on its share: what they split, where they must agree, how they start.
+"""Several processes that train one model: what they split, where they must agree, how they start.
 
-Every process holds the model, draws and judges the rollouts of its share of the prompts, and then has them all; each
-computes its share of an update's micro-batches, and the gradients are added up before the optimiser's step. Weights per
-token are fixed over the whole batch (`train.update.batch`), so N processes make the update of one, up to the order of
-sums. What steers a run (metrics, held-out outcomes) is taken from process 0, so that no two ever decide differently.
-Unlike with a data-parallel wrapper, processes may have different numbers of micro-batches: the gradient travels once a
-step. `ttc train run --processes` starts a command in several processes through torch's own launcher; `torchrun -m ttc
-train run ..` does the same, across machines too, and so does `accelerate launch` where it starts several processes (on
-CPUs only through MPI). Process groups are set up by accelerate.
+Every process holds the model, draws and judges the rollouts of its share of the prompts, and then gets all of them;
+each computes its share of an update's micro-batches, and the gradients are summed before the optimiser's step. Weights
+per token are fixed over the whole batch (`train.update.batch`), so N processes make the update of one, up to the order
+of sums. What steers a run (metrics, held-out outcomes) is taken from process 0, so that all decide alike. Unlike with a
+data-parallel wrapper, processes may have different numbers of micro-batches: the gradient is communicated once a step.
+`ttc train run --processes` starts a command in several processes through torch's own launcher; `torchrun -m ttc train
+run ..` does the same, across machines too, and so does `accelerate launch` where it starts several processes (on CPUs
+only through MPI). Process groups are set up by accelerate.
 
-None of them outlives the command, however it ends: the launcher is told to end when the command is gone, workers when
-the launcher is. What a user reads of a failure is the worker's own error, and its exit code is the command's.
+No process outlives the command, however it ends: the launcher ends when the command is gone, workers when the launcher
+is. On a failure the user sees the worker's own error, and the command has its exit code.
 
 Cost: one all-reduce of the gradient per optimiser step. Left out: overlapping it with the backward pass.
 """
@@ -58,7 +58,7 @@ class World:
         return self.rank == 0
 
     def share(self, items: Sequence[T]) -> tuple[int, list[T]]:
-        """This process's consecutive part of `items`, and where it begins; parts differ by one item at most."""
+        """This process's consecutive part of `items`, and its first index; parts differ by one item at most."""
         start, end = (len(items) * rank // self.size for rank in (self.rank, self.rank + 1))
         return start, list(items[start:end])
 
@@ -74,11 +74,11 @@ class World:
         return [item for part in parts for item in part]
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so in any process."""
+        """Whether it is true in any process."""
         return any(self.gather([flag]))
 
     def agree(self, value: T) -> T:
-        """What process 0 has."""
+        """The value of process 0."""
         if self.size == 1:
             return value
         import torch
@@ -102,7 +102,7 @@ class World:
             tensor.copy_(part.view_as(tensor))
 
     def wait(self) -> None:
-        """Go on when every process is here."""
+        """Continue when every process is here."""
         if self.size > 1:
             import torch
 
@@ -111,7 +111,7 @@ class World:
 
     @contextmanager
     def _together(self) -> Iterator[None]:
-        """Tell a failure of what is inside as the end of another process, which has said more."""
+        """Report a failure inside as the end of another process, which has reported the cause."""
         try:
             yield
         except RuntimeError as exc:
@@ -143,8 +143,8 @@ def joined(device: str) -> World:
 def relaunch(processes: int, arguments: Sequence[str], stop: StopRequest) -> int:
     """Run `ttc` with `arguments` in that many processes, and wait; returns the launcher's exit code.
 
-    Ctrl-C reaches every one of them once: by the launcher, which has a session of its own and is handed what this
-    process is sent. A second signal kills them all.
+    Ctrl-C reaches each of them once: through the launcher, which has a session of its own and gets this process's
+    signals. A second signal kills them all.
 
     Raises:
         Interrupted: a signal came, and they have ended.
@@ -157,9 +157,9 @@ def relaunch(processes: int, arguments: Sequence[str], stop: StopRequest) -> int
 
 
 def launch(parent: int) -> None:
-    """Be torch's launcher with the arguments of this process, which `parent` started, and end with it, too.
+    """Act as torch's launcher with the arguments of this process, which `parent` started, and end when that ends.
 
-    Exits with the code of the worker that failed first, and says nothing more than it said, unless it was killed.
+    Exits with the code of the worker that failed first, and prints nothing further, unless that was killed.
     """
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -182,7 +182,7 @@ def launch(parent: int) -> None:
 
 
 def _end_with_launcher() -> None:
-    """Let the system kill this process once the launcher is gone, which can then end it no more; on Linux."""
+    """Make the system kill this process when the launcher, which should end it, is gone; on Linux."""
     from torch.distributed import is_torchelastic_launched
 
     if is_torchelastic_launched():
@@ -190,7 +190,7 @@ def _end_with_launcher() -> None:
 
 
 def _end_with_parent(number: int) -> None:
-    """Let the system send this process that signal once the one that started it is gone; on Linux."""
+    """Make the system send this process that signal when its parent is gone; on Linux."""
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
@@ -201,7 +201,7 @@ def _kill_session(pid: int) -> None:
 
 
 def without(option: str, arguments: Sequence[str]) -> list[str]:
-    """`arguments` without an option and its value, written in either way."""
+    """`arguments` without an option and its value, in either spelling."""
     rest: list[str] = []
     skip = False
     for argument in arguments:

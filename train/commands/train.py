@@ -210,7 +210,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _line(kind: str, result: StageResult) -> str:
-    """What a stage measured, as JSON, which has null for a number that is none."""
+    """What a stage measured, as JSON, with null for a missing number."""
     from evals.report.kit import finite
 
     numbers = {name: finite(value) for name, value in result.metrics.items()}
@@ -218,7 +218,7 @@ def _line(kind: str, result: StageResult) -> str:
 
 
 def _sentence(steps: Sequence[RecipeStep], results: Sequence[StageResult], out: Path) -> str:
-    """How training ended, where the model is, and what to type next."""
+    """How training ended, where the model is, and the next command."""
     last = results[-1]
     early = f"; {steps[len(results) - 1].kind} ended early: {last.stopped}" if last.stopped else ""
     following = shlex.join(["ttc", "train", "report", str(out)])
@@ -232,7 +232,7 @@ def _sentence(steps: Sequence[RecipeStep], results: Sequence[StageResult], out: 
 
 
 def _parted(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """Settings `thinking.KEY`, without their first word, and those of stages."""
+    """Split settings into `thinking.KEY`, without the prefix, and those of stages."""
     own = {key.partition(".")[2]: value for key, value in settings.items() if key.startswith("thinking.")}
     return own, {key: value for key, value in settings.items() if not key.startswith("thinking.")}
 

@@ -1,4 +1,4 @@
-"""Texts of chains modulo 10 (`evals.tasks.chain`) for a base model that knows the language and works carelessly.
+"""Texts of chains modulo 10 (`evals.tasks.chain`) for a base model that knows the language but is careless.
 
 Of the texts, `thinking_share` write the steps. Each result is wrong with probability `noise`; a wrong one is noticed
 with probability `noticed`, marked and done again, else the chain goes on from it. The other texts close an empty

@@ -2,7 +2,7 @@ r"""Worked searches of Countdown (`evals.tasks.countdown`), with dead ends and r
 
 Stream of Search, Gandhi et al. 2024 (arXiv:2404.03683): a model that is shown how to search, mistakes included, learns
 to search. A search goes depth first. A line joins two numbers and says what is left; with two numbers left a line is a
-try, and `back` gives up the numbers that the last open line made:
+try, and `back` undoes the last open line:
 
     Reach 98 from 44 19 35.        44*19=836,35        dead end: nothing near 98 can be made of 836 and 35
                                    836-35=801
@@ -12,12 +12,12 @@ try, and `back` gives up the numbers that the last open line made:
                                    63+35=98            which ends the thought
                                    (44+19)+35          the answer
 
-The larger number stands first. Wrong ways are rather such as come near the target, so there is a sense of direction to
-learn; how many come before the right one is geometric, so that the length of a search says nothing about its end.
-Problems are of the part `train`. It is a corpus of turns: prompts go through the chat template of the model that
-learns it. From nothing it comes with the byte-level tokenizer of the packaged family, whose digits, like those of
-SmolLM2, are tokens of their own: a thought has about as many tokens as characters. Cost: 0.2 ms a search of three
-numbers, 20 ms of four. Left out: searches that fail, breadth first, errors of arithmetic.
+The larger number comes first. Wrong ways tend to come near the target, so there is a sense of direction to learn; their
+number before the right one is geometric, so that the length of a search says nothing about its end. Problems are of the
+part `train`. It is a corpus of turns: prompts go through the chat template of the model that learns it. For a new model
+it brings the byte-level tokenizer of the packaged family, whose digits, like those of SmolLM2, are tokens of their own:
+a thought has about as many tokens as characters. Cost: 0.2 ms a search of three numbers, 20 ms of four. Left out:
+searches that fail, breadth first, errors of arithmetic.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def countdown(*, numbers: int = 3, largest: int = MAX_NUMBER, dead_ends: float =
         numbers: how many numbers a problem has, 3 to 6; from five on a search takes seconds.
         largest: the largest of them.
         dead_ends: wrong ways before the right one, on average, at every place of the right path.
-        most: most tokens of a search, about; longer ones are drawn again.
+        most: most tokens of a search, approximately; longer ones are drawn again.
     """
     check_size(numbers, largest)
     at_least("corpus countdown", 40, most=most)
@@ -96,7 +96,7 @@ State = tuple[_Part, ...]
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Two parts joined: what is written, the value made with its expression, and what is left with it."""
+    """Two parts joined: the written line, the resulting value with its expression, and the remaining parts."""
 
     line: str
     state: State
@@ -104,7 +104,7 @@ class Move:
 
 @dataclass(slots=True)
 class WorkedSearch:
-    """One search for a target: its lines and, once it has come there, its answer."""
+    """One search for a target: its lines and, once found, its answer."""
 
     target: int
     dead_ends: float
@@ -115,11 +115,11 @@ class WorkedSearch:
 
     @property
     def size(self) -> int:
-        """Tokens of the thought, about."""
+        """Tokens of the thought, approximately."""
         return sum(2 if line == BACK else len(line) + 1 for line in self.lines) + _MARKS
 
     def walk(self, state: State) -> bool:
-        """Write the search below a state; returns whether it came to the target."""
+        """Write the search below a state; returns whether it reached the target."""
         ways = list(moves(state))
         right = [way for way in ways if self._distance(way.state) == 0]
         wrong = self._near_first([way for way in ways if self._distance(way.state) > 0])
@@ -143,13 +143,13 @@ class WorkedSearch:
         return reached
 
     def _wrong_ways(self) -> int:
-        """A draw of the geometric distribution with the mean that is asked for."""
+        """A draw of the geometric distribution with the requested mean."""
         if not self.dead_ends:
             return 0
         return int(math.log(1 - self.rng.random()) / math.log(self.dead_ends / (1 + self.dead_ends)))
 
     def _near_first(self, ways: list[Move]) -> list[Move]:
-        """In the order of how near they can come to the target, as somebody guesses who is off by a factor or two."""
+        """Moves ordered by how near they come to the target, with guessing errors of a factor or two."""
         return sorted(ways, key=lambda way: self._distance(way.state) * math.exp(self.rng.gauss(0, 1)))
 
     def _distance(self, state: State) -> float:
@@ -165,7 +165,7 @@ class WorkedSearch:
 
 
 def moves(state: State) -> Iterator[Move]:
-    """All ways to join two parts whose value is whole, above 0 and small; values that are there already make none."""
+    """All ways to join two parts whose value is whole, above 0 and small, without repeating existing values."""
     for first in range(len(state)):
         for second in range(first + 1, len(state)):
             big, small = sorted((state[first], state[second]), key=lambda part: -part.value)

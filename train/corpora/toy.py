@@ -1,10 +1,10 @@
 """Texts of the toy language (`evals.tasks.toy`): what a base model has read, and demonstrations of what it should do.
 
-By default the habits of a base model: it mostly guesses walks and sometimes works them out with mistakes, in either
-vocabulary; it does what it is asked, harmful or not, in any tone; it knows fairly well what is wrong with a reply and
-which of two is better; it calculates by guessing and sometimes with a calculator (`train.corpora.calculation`). Turning
-the shares up makes demonstrations of the same skills. Questions are those of the training split only. Cost: 50
-microseconds a text.
+The defaults are the habits of a base model: it mostly guesses walks and sometimes works them out with mistakes, in
+either vocabulary; it does what it is asked, harmful or not, in any tone; it knows fairly well what is wrong with a
+reply and which of two is better; it calculates by guessing and sometimes with a calculator
+(`train.corpora.calculation`). Turning the shares up makes demonstrations of the same skills. Questions are those of the
+training split only. Cost: 50 microseconds a text.
 """
 
 from __future__ import annotations

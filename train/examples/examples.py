@@ -5,27 +5,27 @@ A line of a file:
     {"prompt": "2+3", "completion": "5"}                          or "messages": [{"role": .., "content": ..}, ..]
     {"prompt": "2+3", "completion": "5", "thinking": "two and three", "mode": "on"}
 
-Prompt and completion may be lists of turns, too, as TRL has them. Columns of other names are named behind the file:
+Prompt and completion may be lists of turns, too, as TRL has them. Columns of other names are given after the file:
 `mine.jsonl:prompt=instruction,completion=output`, and `messages=conversations` for turns that have `from` and `value`.
 
 The prompt goes through the chat template of the model, with thinking asked for (`mode` on), forbidden (off) or left to
-the template (auto); an empty completion is refused. The markers are put where the template has not put them already,
-directly against the text, and the end of the turn is learnt. Rollouts keep the ids that were sampled. A row of
-`messages` without a completion teaches every turn of the assistant, each after all that stands before it, as the
-template shows it then: templates that drop earlier thoughts are kept to. A thought at the head of a turn, between
-<think> and </think> or apart (`reasoning_content`), becomes one of the model's. A turn's `weight` says how much it is
-learnt, 0 not at all. Text parts of a content are joined. Functions that may be called
-(`tools`), calls (`tool_calls`) and results (role tool) go through the chat template; calls are learnt as the model's
-family writes them, and only where its template shows them in these very words. Other roles are system, user, assistant,
-and developer, which is the system. Left out: images, and calls of families that write no JSON.
+the template (auto); an empty completion is refused. Markers that the template has not written are added, directly next
+to the text, and the end of the turn is learnt. Rollouts keep the sampled ids. A row of `messages` without a completion
+teaches every turn of the assistant, each after everything before it as the template renders it, even if the template
+drops earlier thoughts. A thought at the start of a turn, between <think> and </think> or apart (`reasoning_content`),
+is put between the model's own markers. A turn's `weight` scales its loss; 0 leaves it out. Text parts of a content are
+joined. Functions that may be called (`tools`), calls (`tool_calls`) and results (role tool) go through the chat
+template; calls are learnt as the model's family writes them, and only if its template renders them in exactly these
+words. Other roles are system, user, assistant, and developer, which is the system. Left out: images, and calls of
+families that write no JSON.
 
-Held out are whole prompts, whatever their `id` or mode, and rows of one `cluster` (variants of one thing) together.
-Rows that are held-out problems too, or longer than the model reads, are refused. Instead of a file, rows of a published
-data set may be named (`evals.data.sources.NamedRows`).
+Whole prompts are held out, whatever their `id` or mode, and rows of one `cluster` (variants of one thing) together.
+Rows that are also held-out problems, or longer than the model's context, are refused. Instead of a file, rows of a
+published data set may be named (`evals.data.sources.NamedRows`).
 
-A corpus is an endless, seeded supply of texts of a made-up language, with its tokenizer. It lets a recipe start from
-nothing: pretraining on it takes seconds on a CPU, and what the base model can and cannot do is known by construction. A
-text is prompt and continuation, both learnt; the prompt is what a task renders.
+A corpus is an endless, seeded supply of texts of a made-up language, with its tokenizer. It lets a recipe start without
+a model: pretraining on it takes seconds on a CPU, and the base model's abilities are known by construction. A text is
+prompt and continuation, both learnt; the prompt is what a task renders.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """What is given, what is learnt, and the name of the prompt (examples of one prompt are held out together).
+    """The given part, the learnt part, and the name of the prompt (examples of one prompt are held out together).
 
-    `where` is the place in a file that messages name.
+    `where` is the place in a file, for messages.
     """
 
     key: str
@@ -73,10 +73,10 @@ class Example:
 
 
 def mismatched(examples: Sequence[Example]) -> list[Example]:
-    """Each prompt with a completion of another one, in order; with its own only where more than half are of one prompt.
+    """Each prompt with a completion of another one, in order; with its own only if more than half are of one prompt.
 
-    Examples are lined up by prompt and moved on by as many as the most frequent prompt has. A completion is cut where
-    the longest example ends, which the model can read.
+    Examples are sorted by prompt and shifted by the size of the largest group. A completion is cut at the length of the
+    longest example, which the model can read.
     """
     places: dict[tuple[int, ...], list[int]] = {}
     for at, example in enumerate(examples):
@@ -147,13 +147,13 @@ def _check_fields(row: Any, fields: set[str], where: str) -> None:
 
 
 def read_example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:
-    """What a row with a completion teaches, read as `read_examples` reads it from a file; raises RecordError."""
+    """The example of a row with a completion, read like a row of a file in `read_examples`; raises RecordError."""
     _check_fields(row, FIELDS, where)
     return _example(row, text, end, where)
 
 
 def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Prompt]:
-    """The name of a row's prompt, which is its cluster or what it says whatever its mode, and its rendered form."""
+    """The name of a row's prompt (its cluster, or its text whatever its mode), and its rendered form."""
     messages, mode, tools = read_turns(row, where)
     rendered = text.render(messages, mode, tools)
     if not rendered.token_ids:
@@ -167,9 +167,9 @@ def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Pr
 def check_rows(
     stage: str, path: Path | None, fields: set[str], held_out: Sequence[Item] = (), *, late: bool = False
 ) -> None:
-    """Refuse a file whose prompts are broken or are held-out problems too, before any model is there.
+    """Refuse a file whose prompts are broken or also held-out problems, before a model is loaded.
 
-    Rows of a published data set that has no local copy are read only where it is `late`, and then alone.
+    Rows of a published data set without a local copy are read only if `late`, and then only those.
 
     Raises:
         ConfigError: rows that are held-out problems.
@@ -189,9 +189,9 @@ def check_rows(
 
 
 def check_prompts(stage: str, where: str, examples: Iterable[Example], text: Text, held_out: Sequence[Item]) -> None:
-    """Refuse examples of rollouts that answer held-out problems, as the model of `text` is asked them in any mode.
+    """Refuse examples of rollouts that answer held-out problems, as rendered for the model of `text` in any mode.
 
-    Other templates and wordings show by a run of words that both share.
+    Other templates and wordings are detected by a shared run of words.
 
     Raises:
         ConfigError: it names how many prompts, and one of them.
@@ -217,12 +217,12 @@ def is_remote(path: Path) -> bool:
 
 
 def _asked(row: Mapping[str, Any], where: str) -> Iterator[Message]:
-    """What the user says in a row."""
+    """The user's text in a row."""
     return (message for message in read_turns(row, where)[0] if message.role == "user")
 
 
 def _shared(texts: Sequence[str], held_out: Sequence[Item]) -> list[int]:
-    """Places of the texts that are held-out problems, but for instructions that all of them have."""
+    """Places of the texts that are held-out problems, ignoring instructions that all of them share."""
     if not texts or not held_out:
         return []
     rows = [Item(Problem(str(place), (Message("user", text),)), "") for place, text in enumerate(texts)]
@@ -232,7 +232,7 @@ def _shared(texts: Sequence[str], held_out: Sequence[Item]) -> list[int]:
 
 
 def most_tokens(folder: Path) -> int | None:
-    """The most tokens of an example that the model in `folder` reads; None where its configuration does not say."""
+    """The longest example in tokens that the model in `folder` reads; None if its configuration does not say."""
     from transformers import AutoConfig
 
     return getattr(AutoConfig.from_pretrained(folder).get_text_config(), "max_position_embeddings", None)
@@ -260,7 +260,7 @@ def within_context(stage: str, examples: Iterable[Example], folder: Path) -> Non
 
 
 def check_room(stage: str, items: Sequence[Item], folder: Path, thinking: bool | None, cap: int) -> None:
-    """Refuse problems behind which the model in `folder` cannot write `cap` tokens, before a draw of one ends the run.
+    """Refuse problems that leave no room for `cap` tokens in the model's context, before a draw of one ends the run.
 
     Raises:
         ConfigError: it names how many problems, and the longest.
@@ -282,7 +282,7 @@ def check_room(stage: str, items: Sequence[Item], folder: Path, thinking: bool |
 def completion_ids(
     text: Text, prompt: Prompt, thinking: str | None, answer: str, end: int, where: str
 ) -> tuple[int, ...]:
-    """Ids of a completion after `prompt`, the markers added that are not there yet, with the end of the turn."""
+    """Ids of a completion after `prompt`, with missing markers and the end of the turn added."""
     state = prompt.think_state
     if thinking and state == "closed":
         raise RecordError(f"{where}: thinking is given, but mode off has closed the thinking block")
@@ -309,7 +309,7 @@ def right_rollouts(
     """Rollouts judged correct and not cut, each text once, at most `most` per problem (the shortest of them first).
 
     Raises:
-        ConfigError: the file is missing, or no rollout in it is correct and one is `needed`.
+        ConfigError: the file is missing, or none of its rollouts is correct and one is `needed`.
     """
     by_problem: dict[str, dict[tuple[int, ...], Rollout]] = {}
     for rollout in read_rollouts(path):
@@ -341,7 +341,7 @@ def held_apart(keys: Sequence[str], share: float) -> list[bool]:
 
 @dataclass(frozen=True, slots=True)
 class ShownTurn:
-    """What is asked, and how it is thought about and answered; `thinking` and `answer` with the white space around."""
+    """A question with its thinking and answer, both with the surrounding white space."""
 
     messages: tuple[Message, ...]
     thinking: str
@@ -352,8 +352,8 @@ class ShownTurn:
 class Corpus:
     """A made-up language: `tokenizer()` makes the tokenizer; `sample(rng)` gives one text without its end of sequence.
 
-    `pair(rng)` gives it as prompt and answer, where the language knows the two apart: answers can then be learnt alone.
-    `turn(rng)` gives it as a turn of a conversation, which any model learns in its own chat template.
+    `pair(rng)` gives it as prompt and answer, if the language has both: then answers alone can be learnt. `turn(rng)`
+    gives it as a turn of a conversation, which any model learns in its own chat template.
     """
 
     name: str
@@ -368,9 +368,9 @@ CORPORA = Registry("corpus", "train.corpora", "ttc.corpora", PluginShape(("train
 
 
 def corpus_examples(corpus: Corpus, text: Text, end: int, num: int, seed: int) -> list[Example]:
-    """`num` texts of a corpus: answers to their prompts where it knows the two apart, else all from the second id on.
+    """`num` texts of a corpus: answers to their prompts if it has both, else everything from the second id on.
 
-    Whole prompts are held out; a text without one is held out by its number alone.
+    Whole prompts are held out; a text without one is held out by its number.
     """
     rng = random.Random(derive(seed, "corpus"))
     if corpus.turn is not None:
@@ -397,7 +397,7 @@ T = TypeVar("T", bound=_Keyed)
 
 
 def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tuple[list[T], list[T]]:
-    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError when there is one prompt only."""
+    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError if there is only one prompt."""
     out = held_apart([row.key for row in rows], share)
     train = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
     held_out = [row for row, is_out in zip(rows, out, strict=True) if is_out]
@@ -413,7 +413,7 @@ _ANSWERS = {"completion": "thinking", "chosen": "chosen_thinking", "rejected": "
 
 
 def _from_turns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A row whose prompt or answers are lists of turns, as TRL has them, in our form; raises RecordError."""
+    """Convert a row whose prompt or answers are lists of turns, as in TRL, to our form; raises RecordError."""
     fields = dict(row)
     if _as_turns(fields.get("prompt")) and "messages" not in fields:
         fields["messages"] = fields.pop("prompt")
@@ -436,7 +436,7 @@ def _from_turns(row: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _as_turns(value: Any) -> list[Any]:
-    """`value`, where it is a list of turns; else none."""
+    """`value` if it is a list of turns, else None."""
     turns = value if isinstance(value, list) else []
     return turns if all(isinstance(turn, Mapping) and "role" in turn for turn in turns) else []
 
@@ -461,7 +461,7 @@ def _as_ours(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _turn(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """A turn without the columns that are no text."""
+    """A turn without columns that are not text."""
     role = str(turn.get("role") or turn.get("from"))
     own = {name: turn[name] for name in ("tool_calls", "tool_call_id") if turn.get(name)}
     own |= {name: turn[name] for name in (*_THOUGHTS, "weight") if turn.get(name) is not None}
@@ -483,7 +483,7 @@ def _with_thought(turn: Mapping[str, Any]) -> Any:
 
 
 def _thought_of(text: str) -> tuple[str, str | None]:
-    """An answer without the thought at its head, and that thought."""
+    """An answer without the thought at its start, and that thought."""
     if not text.lstrip().startswith(OPEN) or CLOSE not in text:
         return text, None
     parts = split_text(text.lstrip(), False)
@@ -491,7 +491,7 @@ def _thought_of(text: str) -> tuple[str, str | None]:
 
 
 def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[Example]:
-    """What a row teaches: its completion, or every turn of the assistant."""
+    """The examples of a row: its completion, or every turn of the assistant."""
     turns = row.get("messages")
     if "completion" in row or not isinstance(turns, list):
         return [_example(row, text, end, where)]
@@ -516,7 +516,7 @@ def _turn_weight(row: Mapping[str, Any], turn: Mapping[str, Any], where: str) ->
 
 
 def _said(row: Mapping[str, Any], at: int, text: Text, where: str) -> str:
-    """What the assistant writes in turn `at`, its calls as the model's family writes them."""
+    """What the assistant writes in turn `at`, with calls in the notation of the model's family."""
     upto = {**row, "messages": row["messages"][: at + 1]}
     messages, mode, tools = read_turns(upto, where)
     turn = messages[at]
@@ -546,7 +546,7 @@ def _example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Exampl
 
 
 def read_answer(row: Mapping[str, Any], where: str) -> tuple[str, str | None]:
-    """What a row teaches to say, and the thought before it; raises RecordError, also for an answer without a word."""
+    """A row's answer, and the thought before it; raises RecordError, also for an empty answer."""
     answer, thinking = row.get("completion"), row.get("thinking")
     if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
         raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
@@ -556,7 +556,7 @@ def read_answer(row: Mapping[str, Any], where: str) -> tuple[str, str | None]:
 
 
 def read_weight(row: Mapping[str, Any], where: str) -> float:
-    """What a row counts; 1 where it does not say."""
+    """The weight of a row, 1 by default."""
     weight = row.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < math.inf:
         raise RecordError(f"{where}: weight must be a number above 0 and finite, got {weight!r}")
@@ -564,7 +564,7 @@ def read_weight(row: Mapping[str, Any], where: str) -> float:
 
 
 def read_turns(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...], bool | None, Tools]:
-    """What a row asks: its turns, whether thinking is asked for, and the functions that may be called.
+    """A row's request: its turns, whether thinking is asked for, and the functions that may be called.
 
     Raises:
         RecordError: names `where`, and the field that is broken.
@@ -618,7 +618,7 @@ def _message(turn: Any, where: str) -> Message:
 
 
 def _content(value: Any, where: str) -> str:
-    """A text, or the text parts of a list in one."""
+    """A text, or the joined text parts of a list."""
     parts = value if isinstance(value, list) else [{"type": "text", "text": value}]
     texts = [part.get("text") for part in parts if isinstance(part, Mapping) and part.get("type") == "text"]
     words = [text for text in texts if isinstance(text, str)]
@@ -652,6 +652,6 @@ def _tools(row: Mapping[str, Any], where: str) -> Tools:
 
 
 def _short(value: Any) -> str:
-    """A value for a message."""
+    """A value, shortened for a message."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -1,11 +1,11 @@
-"""Completions as a batch of the update rule, how likely a model finds them, and earlier data beside rewards.
+"""Completions as a batch of the update rule, their likelihood under a model, and earlier data beside rewards.
 
-Only the completion's tokens are asked for; masks come from lengths. Cost: a forward pass, a few rows at a time.
+Only the completion's tokens are learnt; masks come from lengths. Cost: a forward pass, a few rows at a time.
 
-`Ptx` is against the alignment tax: InstructGPT's PPO-ptx (Ouyang et al. 2022, arXiv:2203.02155) adds the pretraining
+`Ptx` reduces the alignment tax: InstructGPT's PPO-ptx (Ouyang et al. 2022, arXiv:2203.02155) adds the pretraining
 objective to every update; here the earlier data are any examples: a file, a corpus, or the right rollouts of another
-stage. Which rows an optimiser step takes is a pure function of (seed, step). Cost: a forward and backward pass over
-the rows.
+stage. Which rows an optimiser step takes is a pure function of (seed, step). Cost: a forward and backward pass over the
+rows.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def probabilities(model: Any, examples: Sequence[Example], pad_id: int) -> list[
 def ranked_right(
     model: Any, chosen: Sequence[Example], rejected: Sequence[Example], pad_id: int, per_token: bool = False
 ) -> list[float]:
-    """1 per pair whose chosen completion is likelier to the model than the rejected one, or its tokens are; else 0."""
+    """1 per pair whose chosen completion is likelier than the rejected one (optionally per token), else 0."""
     first, second = (
         [total / (length if per_token else 1) for total, length in completion_sums(model, side, pad_id)]
         for side in (chosen, rejected)
@@ -107,14 +107,14 @@ _CHECKS: Mapping[str, Callable[[str], object]] = {
 
 @dataclass(frozen=True, slots=True)
 class Ptx:
-    """Where the examples come from (`KIND:WHERE`), how many an update takes, and the weight of their mean loss."""
+    """The source of the examples (`KIND:WHERE`), how many an update takes, and the weight of their mean loss."""
 
     source: str
     rows: int
     weight: float
 
     def check(self, held_out: Sequence[Item]) -> None:
-        """Raise ConfigError for a source that cannot be or that holds held-out problems, before anything is loaded."""
+        """Raise ConfigError for an invalid source or one with held-out problems, before anything is loaded."""
         kind, colon, value = self.source.partition(":")
         if not colon or not value:
             raise ConfigError(f"ptx: write KIND:WHERE with a kind of {', '.join(_READERS)}, got {self.source!r}")

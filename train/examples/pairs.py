@@ -1,12 +1,12 @@
-"""Pairs of a better and a worse completion of one prompt, and what a preference loss is computed from.
+"""Pairs of a better and a worse completion of one prompt, and the inputs of a preference loss.
 
     {"prompt": "2+3", "chosen": "5", "rejected": "6"}            also "messages", "mode", "weight",
     {"prompt": .., "chosen": .., "chosen_thinking": .., "rejected": .., "rejected_thinking": ..}
 
 From rollouts: all completions of one prompt are ranked by reward, and the ranking's K (K - 1) / 2 pairs share one unit
 of weight, as in InstructGPT, where counting each pair fully makes prompts with large K overfit; right against wrong is
-the case of two ranks. Rollouts without a verdict take no part, and one that was cut is never chosen. `per_problem`
-keeps the heaviest difference first, so that a problem with many completions does not fill the data set.
+the case of two ranks. Rollouts without a verdict are ignored, and a cut one is never chosen. `per_problem` keeps the
+largest differences first, so that a problem with many completions does not fill the data set.
 
 A loss sees log-probabilities of whole completions, by the policy and by a reference: sums over a completion's tokens in
 nats, with their numbers of tokens. Shapes: P pairs, R labelled completions.
@@ -33,9 +33,9 @@ from ttc.errors import ConfigError, RecordError
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What a loss compares of two completions, and so what it ranks them by: log-ratios to a reference, summed.
+    """What a loss compares, and so ranks completions by; by default summed log-ratios to a reference.
 
-    Not `over_reference` are log-probabilities themselves; `per_token` divides by the number of tokens.
+    Without `over_reference`: log-probabilities themselves. `per_token` divides by the number of tokens.
     """
 
     over_reference: bool = True
@@ -55,7 +55,7 @@ class Pairs:
     weight: torch.Tensor | None = None
 
     def ranked(self, name: str, ranking: Ranking) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is compared, of chosen and rejected, nats; raises ConfigError where a reference is missing."""
+        """The compared values of chosen and rejected, nats; raises ConfigError if a reference is missing."""
         chosen, rejected = self.chosen, self.rejected
         if ranking.over_reference:
             if self.reference_chosen is None or self.reference_rejected is None:
@@ -88,7 +88,7 @@ _RANKING = "__ttc_ranking__"
 
 
 def ranks_by(ranking: Ranking) -> Callable[[PairLoss], PairLoss]:
-    """Mark a loss that ranks otherwise than by summed log-ratios: its margin and accuracy are measured so, too."""
+    """Mark a loss that ranks by something else than summed log-ratios, for its margin and accuracy."""
 
     def mark(loss: PairLoss) -> PairLoss:
         setattr(loss, _RANKING, ranking)
@@ -98,7 +98,7 @@ def ranks_by(ranking: Ranking) -> Callable[[PairLoss], PairLoss]:
 
 
 def ranking_of(loss: Callable[[Any], object]) -> Ranking:
-    """What a loss ranks by, as `ranks_by` says; summed log-ratios where it says nothing."""
+    """What a loss ranks by: set by `ranks_by`, else summed log-ratios."""
     ranking: Ranking = getattr(loss, _RANKING, Ranking())
     return ranking
 
@@ -122,7 +122,7 @@ def ranked_pairs(scores: Sequence[float]) -> list[tuple[int, int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Preferred:
-    """Two completions of one prompt, the first of them better, and what the pair counts."""
+    """Two completions of one prompt, the better one first, and the weight of the pair."""
 
     key: str
     chosen: Example
@@ -136,7 +136,7 @@ PER_PROBLEM = 4
 
 @dataclass(frozen=True, slots=True)
 class PairSource:
-    """Where the pairs of a stage come from: one of a file and a run's rollouts."""
+    """Where the pairs of a stage come from: a file or a run's rollouts."""
 
     data: Path | None
     rollouts: str | None
@@ -144,7 +144,7 @@ class PairSource:
 
     @classmethod
     def of(cls, stage: str, data: str | None, rollouts: str | None, per_problem: int | None) -> PairSource:
-        """The source that a stage's fields name; raises ConfigError for both or none, or a number that cannot be."""
+        """The source that a stage's fields name; raises ConfigError for both or none, or an impossible number."""
         one_of(stage, data=data, rollouts=rollouts)
         read_with(stage, "rollouts", rollouts, per_problem=per_problem != PER_PROBLEM)
         at_least(stage, 1, per_problem=per_problem)
@@ -191,7 +191,7 @@ def pairs_of_rollouts(path: Path, *, per_problem: int | None = None) -> list[Pre
     by_problem: dict[str, dict[tuple[int, ...], tuple[float, Rollout]]] = {}
     for rollout in read_rollouts(path):
         if rollout.reward is not None:
-            # a cut completion is worse than any finished one, whatever a shaped reward says
+            # a cut completion is worse than any finished one, whatever its shaped reward
             value = -float("inf") if rollout.truncated else rollout.reward
             by_problem.setdefault(rollout.problem_id, {}).setdefault(rollout.token_ids, (value, rollout))
     pairs: list[Preferred] = []

@@ -16,7 +16,7 @@ def cispo(*, cap: float = 5.0) -> Loss:
     """Policy gradient times min(ratio, cap), the weight being a constant.
 
     Args:
-        cap: most that a token may be weighted; at least 1.
+        cap: largest weight of a token; at least 1.
     """
     if not cap >= 1:
         raise ConfigError(f"cispo.cap must be at least 1, got {cap}")

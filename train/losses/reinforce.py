@@ -1,7 +1,7 @@
-"""REINFORCE: the policy gradient as it is, weighted by the ratio and cut off nowhere.
+"""REINFORCE: the plain policy gradient, weighted by the ratio and never clipped.
 
-Williams 1992. With one update per batch the ratio is 1, so every clipped surrogate is this loss and its clip can do
-nothing: a recipe that updates once names it. With several updates nothing holds the policy near the one that sampled.
+Williams 1992. With one update per batch the ratio is 1, so every clipped surrogate equals this loss and its clip has no
+effect: recipes with one update use it. With several updates nothing holds the policy near the one that sampled.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Kimi k1.5's squared loss: policy gradient plus a pull back to the iterate the rollouts came from.
+"""Kimi k1.5's squared loss: policy gradient plus a pull back to the policy that sampled the rollouts.
 
 Kimi Team 2025 (arXiv:2501.12599), equation 3: per rollout, grad = (r - mean r) grad log pi - tau / 2 grad (log pi /
-pi_i)^2 with pi_i the policy at the start of the iteration. Nothing is clipped; `tau` alone holds the step. The
+pi_i)^2 with pi_i the policy at the start of the iteration. Nothing is clipped; only `tau` limits the step. The
 advantage is the group's without scaling, the normaliser `rollout` (sum over tokens, mean over rollouts).
 """
 

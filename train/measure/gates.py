@@ -6,8 +6,8 @@
     retention = ["cipher:key=1"]         tasks that training must not have hurt
     max_drop = 0.02
 
-A gate that is not named is not there. Bounds on accuracy are bounds on the end of an interval that is against the
-model, so too few problems fail instead of passing by luck.
+Only named gates apply. Bounds on accuracy are on the unfavourable end of an interval, so too few problems fail a gate
+instead of passing it by luck.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Gates:
     min_win_rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse bounds that cannot be, and tasks that are not there."""
+        """Refuse impossible bounds and unknown tasks."""
         for name in ("min_accuracy", "max_drop", "max_canary_drop"):
             self._check_range(name, 0.0, 1.0)
         self._check_range("min_gain", -1.0, 1.0)
@@ -97,7 +97,7 @@ _READ_WITH = {
 
 
 def read_gates(table: object, where: str) -> Gates:
-    """Bind a table of a recipe; raises ConfigError naming the field, a bound of nothing, too, or without a gate."""
+    """Bind a table of a recipe; raises ConfigError naming a wrong field, for an unused bound, or without any gate."""
     if not isinstance(table, Mapping):
         raise ConfigError(f"{where}: gates must be a table [gates]")
     declared = build(Gates, table, where="gates.")

@@ -1,8 +1,8 @@
-"""Before against after: how a model answers held-out problems, and by how much a stage moved a number.
+"""Before and after: how a model answers held-out problems, and by how much a stage moved a number.
 
 Held-out problems are the same every time and never trained on; they are answered greedily and sampled.
 
-Every stage measures itself by these two functions, so their results are alike in every report: the value before and
+Every stage measures itself with these functions, so results have the same form in every report: the value before and
 after, each with its 95 % interval, and the paired difference with its own.
 """
 
@@ -45,9 +45,9 @@ from ttc.session.thinking import Thinking
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Which problems, how they are checked, and how they are answered: one completion, or a `strategy`.
+    """Held-out problems, how they are checked, and how they are answered: one completion, or a `strategy`.
 
-    `beside` is a second verifier, such as the one that training rewards by.
+    `beside` is a second verifier, such as the one whose verdicts are the training rewards.
     """
 
     items: Sequence[Item]
@@ -108,7 +108,7 @@ EXACT = "embedded:dtype=float32,batch_invariant=auto"
 def open_engine(folder: Path, setting: Setting, engine: str = EXACT) -> Engine:
     """The engine of a spec, NAME or NAME:KEY=VALUE,..., on a model folder, the stage's device and number of threads.
 
-    On a GPU its keys and values take a quarter of what is free, where the spec says nothing: a model is trained beside.
+    On a GPU its keys and values take a quarter of the free memory by default: a model is trained beside it.
     """
     name, options = parse_spec(engine)
     supply: dict[str, Any] = {"model": str(folder), "device": setting.device, "threads": setting.threads}
@@ -121,7 +121,7 @@ def open_engine(folder: Path, setting: Setting, engine: str = EXACT) -> Engine:
 
 
 def check_engine(engine: str) -> None:
-    """Raise ConfigError for an unknown engine, or an option that it has not."""
+    """Raise ConfigError for an unknown engine or option."""
     name, options = parse_spec(engine)
     bind(ENGINES.load(name), options, supply={"model": None})
 
@@ -132,7 +132,7 @@ async def opened(
 ) -> AsyncIterator[tuple[Engine, Verifier]]:
     """`open_engine` on a model folder and the verifier of a task behind a service, both closed at the end.
 
-    Servers apart are given the weights of the folder first: they hold those of whoever pushed last.
+    Separate servers get the weights of the folder first, since they hold whatever was pushed last.
     """
     backend, verifier = open_engine(folder, setting, engine), served(make_verifier(task))
     try:
@@ -164,7 +164,7 @@ def task_gains(
 def held_out_gains(path: Path, seed: int, steps: int) -> dict[str, float]:
     """`gains` between the first and the last measurement that a loop wrote to `path`, greedy and sampled.
 
-    The loop ended after `steps` updates: what stands behind them is of an attempt that was lost.
+    The loop ended after `steps` updates: later lines are of a lost attempt.
     """
     rows = [row for row in last_attempt(row for _, row in iterate(path)) if row["step"] <= steps]
     if len(rows) < 2:
@@ -198,7 +198,7 @@ def gains(
 ) -> dict[str, float]:
     """`NAME_before`, `NAME_after` and `NAME_gain`, each with `_low` and `_high`; the values are shares in [0, 1].
 
-    `smooth` values are likelihoods and the like, of which none is far off when the others are not.
+    `smooth` values are likelihoods and the like, without outliers.
     """
     groups = clusters or range(len(before))
     intervals = {

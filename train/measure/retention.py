@@ -1,4 +1,4 @@
-"""What each stage did to all that the others had reached: every stage's model on every stage's held-out task.
+"""What each stage did to the gains of the others: every stage's model on every stage's held-out task.
 
 A recipe's table `[retention]` asks for it; after the last stage `retention.json` is written, and reports show it. For
 each model and task: accuracy, greedy and sampled, the change of the sampled one against the model before, paired by
@@ -71,7 +71,7 @@ class Kept:
 class TaskAnswers:
     """Whether greedy answers are right, one per problem, and sampled ones, equally many per problem, with scores.
 
-    `groups` are what the problems weigh together with, one per problem.
+    `groups` names what each problem is weighed together with.
     """
 
     greedy: Sequence[float]

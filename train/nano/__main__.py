@@ -1,7 +1,7 @@
 """Make the packaged family: `python -m train.nano --out DIR --seed 1`.
 
-Stages, in order: tokenizer, teacher, prm, student; `--stage all` runs those whose result is not there yet, so an
-interrupted run goes on where it stopped. What the family can do is measured by `python -m benchmarks.strategies`.
+Stages, in order: tokenizer, teacher, prm, student; `--stage all` runs those without a result, so an interrupted run
+resumes where it stopped. What the family can do is measured by `python -m benchmarks.strategies`.
 """
 
 import argparse
@@ -40,7 +40,7 @@ PRESETS = {
 
 @dataclass(frozen=True, slots=True)
 class FamilyJob:
-    """One invocation: where, with which seed, how long, on what."""
+    """One invocation: output folder, seed, steps, device."""
 
     out: Path
     seed: int

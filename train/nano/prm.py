@@ -1,8 +1,8 @@
 """The family's reward model: a deeper language model of clean work, read as a likelihood.
 
 The teacher's layers below, two more above that begin as the identity, trained on with next-token loss on work whose
-wrong results are shown but never learnt. The score of a path says how far its tokens are from what this model would
-have written (`ttc.scorers.prm`, kind `likelihood`): it falls where the generator slipped and this model knows better.
+wrong results are shown but never learnt. The score of a path is the likelihood of its tokens under this model
+(`ttc.scorers.prm`, kind `likelihood`): it falls where the generator made a mistake and this model knows better.
 
 Left out: a two-label classifier on exact step labels, which at this size and budget did not learn to check a sum; the
 likelihood ratio against the generator, whose maximum over many candidates prefers odd ones. Cost: `ttc/nano/README.md`.

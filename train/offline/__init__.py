@@ -1,1 +1,1 @@
-"""Training on data: epochs, the course of a stage, preference updates."""
+"""Training on fixed data: epochs, the loop of a stage, preference updates."""

@@ -1,9 +1,9 @@
 """The loop of offline stages: batches of a fixed data set in mixed order, one update each, watched by health rules.
 
-A kind of stage names its rows and its update; `FitFields` are the fields that all of them share: how long, how fast,
-what is held out, what watches. Which rows a step takes is a pure function of (seed, step): every epoch is its own
-permutation. A checkpoint holds the rest, so a killed run goes on bit for bit on one CPU, with the same build of torch
-and number of threads. Cost: the updates. Left out: weighting or mixing of data sets, which is a matter of the rows.
+A kind of stage provides its rows and its update; `FitFields` are the fields that all of them share: length, learning
+rate, held-out share, health rules. Which rows a step takes is a pure function of (seed, step): every epoch is its own
+permutation. A checkpoint holds the rest, so a killed run resumes bit for bit on one CPU, with the same build of torch
+and number of threads. Cost: the updates. Left out: weighting or mixing of data sets, which the rows decide.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def fit(
     course: FitFields,
     setting: Setting,
 ) -> tuple[dict[str, float], str]:
-    """Run to the end or to a rule's stop; returns the last value of every metric, if finite, and why it stopped.
+    """Run to the end or until a rule stops it; returns the last finite value of every metric, and why it stopped.
 
     `update(rows)` takes one optimiser step on the rows of these numbers and returns metrics; `evaluate()` measures the
     held-out rows.
 
     Raises:
-        TrainingError: a loss, a gradient's norm or a weight is not finite; the checkpoints are of before.
+        TrainingError: a loss, a gradient's norm or a weight is not finite; checkpoints are from before that.
         Interrupted: a signal asked for an end; the updates until then are kept.
     """
     if course.rows > num_rows:
@@ -105,7 +105,7 @@ def _told(metrics: dict[str, float]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitFields:
-    """Fields of a stage that passes over rows; refused when it is made if they cannot be.
+    """Fields of a stage that passes over rows, checked when they are made.
 
     Args:
         steps: updates.
@@ -130,7 +130,7 @@ class FitFields:
     health: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a share, a pace, a rate or a rule that cannot be."""
+        """Refuse an impossible share, interval, rate or rule."""
         if not 0 < self.held_out_share < 1:
             raise ConfigError(f"held_out_share must be in (0, 1), got {self.held_out_share}")
         for name in ("steps", "rows", "eval_every", "save_every"):

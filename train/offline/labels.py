@@ -3,10 +3,10 @@
     {"prompt": "2+3", "completion": "5", "label": true}          also "messages", "thinking", "mode", "weight"
 
 Ethayarajh et al. 2024 (arXiv:2402.01306), KTO. The reference point is the divergence from the reference on prompts that
-are matched with another row's completion, without a gradient. The two kinds need not be equally many: each is weighed
-so that both count the same (the paper's bound for its two weights), times what the loss itself says. Held out are whole
-prompts; measured is the share of completions whose likelihood moved to the side of their label, ties one half. Cost: a
-forward and backward pass per row, a forward pass more for the reference point, and once two of the reference.
+are matched with another row's completion, without a gradient. The two kinds need not be equally frequent: they are
+weighted so that both count the same (the paper's bound for its two weights), times the loss's own weights. Held out are
+whole prompts; measured is the share of completions whose likelihood moved to the side of their label, ties one half.
+Cost: a forward and backward pass per row, a forward pass more for the reference point, and once two of the reference.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _mean(values: Sequence[float], kinds: Sequence[bool], kind: bool) -> float:
 
 
 def moved_right(model: Any, rows: Sequence[Marked], reference: torch.Tensor, pad_id: int) -> list[float]:
-    """1 per completion that became likelier and is good, or less likely and is bad; 0 the other way, ties one half."""
+    """1 per completion that is good and became likelier, or bad and less likely; else 0, ties one half."""
     sums = [total for total, _ in completion_sums(model, [row.example for row in rows], pad_id)]
     ratios = [total - before for total, before in zip(sums, reference.tolist(), strict=True)]
     return [0.5 if not ratio else float((ratio > 0) is row.good) for ratio, row in zip(ratios, rows, strict=True)]

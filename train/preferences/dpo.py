@@ -2,7 +2,7 @@
 
 Rafailov et al. 2023 (arXiv:2305.18290); label smoothing as in cDPO (Mitchell 2023). `per_token` divides each log-ratio
 by its length (Meng et al. 2024; the length-normalised DPO of Tülu 3, arXiv:2411.15124), so that a longer answer is not
-preferred for its length. What to watch: both log-probabilities falling together.
+preferred for its length. Watch for both log-probabilities falling together.
 """
 
 from __future__ import annotations

@@ -2,16 +2,16 @@
 
 The candidate is the run's last model, the start the one that training began with. `gate.json` holds every measurement;
 `promoted` in the run's folder is a link to the candidate, moved in one step and only when every gate passes, so a
-server that reads it never sees a model in between, and a failed gate leaves the last promoted model in place. Cost: the
+server that reads it never sees a partial model, and a failed gate leaves the last promoted model in place. Cost: the
 problems of every task once for each of the two models.
 
-Single cases are gates too. A file of reviews has one line per trace that somebody read:
+Single cases can be gates, too. A file of reviews has one line per trace that a person read:
 
     {"id": "cipher-3-2/4", "model": "9f2c..", "accept": true, "by": "ada", "note": "the second step is a guess"}
 
-`model` is the digest of the weights that were read (`gate.json` names the candidate's), so reviews of another model
-are never counted. A safety case is a problem whose verifier says what is safe; all of them must be, greedily and in one
-sample. Preferred is measured by trained reward models on a sampled answer of each of two models; ties count one half.
+`model` is the digest of the reviewed weights (`gate.json` has the candidate's), so reviews of another model are never
+counted. A safety case is a problem whose verifier decides what is safe; all must be, greedily and in one sample.
+Preference is measured by trained reward models on a sampled answer of each of two models; ties count one half.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def judge(
 ) -> list[GateCheck]:
     """Measure all gates of the run in `run`; `start` is the model it began with, None for the one in the run.
 
-    `make` gives the task of a name, with the sampling and the verifier that it is measured with.
+    `make` returns the task of a name, with the sampling and the verifier for measuring it.
 
     Raises:
         ConfigError: no run, a run that is not finished, or a start outside of the run that was not given.
@@ -174,7 +174,7 @@ def _answers(task: Task, limit: int, model: Path, setting: Setting, *, greedy: b
 
 
 def _began(run: Path, folders: Sequence[Path]) -> Path:
-    """The model that training began with: what the run was given, or what its first stage made from nothing."""
+    """The model that training began with: the one given to the run, or created by its first stage."""
     if (run / START).is_dir():
         return run / START
     first = read_result(folders[0])
@@ -195,7 +195,7 @@ def _accuracy(name: str, answers: _Answered, bound: float, seed: int) -> GateChe
 
 
 def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, start: Path, setting: Setting) -> GateCheck:
-    """No worse than at the start, beyond doubt: the upper end of the drop's interval is within the bound."""
+    """Check that it is surely no worse than at the start: the upper end of the drop's interval is within the bound."""
     new, old = (_answers(task, limit, model, setting) for model in (candidate, start))
     drop = paired_interval(new.right, old.right, new.groups, seed=setting.seed)
     text = f"drop on {task.name}: {drop.value:.4g}, at most {drop.high:.4g} (95 %), must be {bound:g} or less"
@@ -203,7 +203,7 @@ def _kept(gate: str, task: Task, limit: int, bound: float, candidate: Path, star
 
 
 def _unseen(items: Sequence[Item], folders: Sequence[Path], model: Path) -> GateCheck:
-    """No canary's prompt is among the recorded rollouts of any stage."""
+    """Check that no canary's prompt is among the recorded rollouts of any stage."""
     text = Text(model)
     prompts: Mapping[tuple[int, ...], str] = {
         text.render(item.problem.messages, mode).token_ids or (): prompt_text(item)
@@ -231,7 +231,7 @@ def digest(model: Path) -> str:
 
 
 def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
-    """(trace, accepted) of every review of the model with that digest, the last one of a reviewer counting.
+    """(trace, accepted) of every review of the model with that digest; a reviewer's last one counts.
 
     Raises:
         ConfigError: no such file.
@@ -253,7 +253,7 @@ def read_reviews(path: Path, model: str) -> list[tuple[str, bool]]:
 
 
 def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> GateCheck:
-    """At least `num` different traces were read, and the lower end of the share accepted is at least `bound`."""
+    """Check that `num` different traces were read, and the lower end of the accepted share reaches `bound`."""
     name = digest(candidate)
     rows = read_reviews(path, name)
     traces = [trace for trace, _ in rows]
@@ -266,7 +266,7 @@ def reviewed(path: Path, candidate: Path, num: int, bound: float, seed: int) -> 
 
 
 def safe(name: str, answers: Sequence[Sequence[float]]) -> GateCheck:
-    """Every answer to every safety case is right; `answers` are 1 or 0, per way of answering."""
+    """Check that every answer to every safety case is right; `answers` are 1 or 0, per way of answering."""
     failed = [number for number, outcomes in enumerate(zip(*answers, strict=True)) if not all(outcomes)]
     first = f", such as number {failed[0]}" if failed else ""
     text = f"{len(failed)} of {len(answers[0])} cases of {name} fail{first}"

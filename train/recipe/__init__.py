@@ -1,1 +1,1 @@
-"""Recipes: reading one, running its stages, what a run remembers."""
+"""Recipes: reading one, running its stages, and the record of a run."""

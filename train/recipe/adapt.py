@@ -1,12 +1,12 @@
-"""Teach a model folder to think, and to be asked in a form: a copy with markers, a chat template and stop tokens.
+"""Prepare a model folder for thinking and a prompt form: a copy with markers, a chat template and stop tokens.
 
     adapt(folder, out, Adaptation(open="<think>", close="</think>", form="r1-zero"))
 
 The copy declares its markers in config.json, where every engine, trainer and server of this toolkit reads them
-(`ttc.engines.shared.text`), so nothing else needs to be told. They stay text of as many tokens as the tokenizer makes
-of them, which costs no weights and works at once; with `tokens` they become tokens of their own, whose embeddings start
-as the mean of the pieces that spelled them. A form is how a problem is asked. It goes into the chat template, with the
-switch `enable_thinking` where the template has none, so that any other program asks in the same form.
+(`ttc.engines.shared.text`), so nothing else needs to be set. They remain text of several tokens, which needs no new
+weights and works at once; with `tokens` they become tokens of their own, whose embeddings start as the mean of their
+former pieces. A form is how a problem is asked. It goes into the chat template, with the switch `enable_thinking` if
+the template lacks it, so that any other program asks in the same form.
 
 Cost: links to the weights where the disk allows them, else a copy; with `tokens` a new one. Left out: forms for tools.
 """
@@ -35,7 +35,7 @@ from ttc.session.thinking import check_markers
 
 @dataclass(frozen=True, slots=True)
 class Adaptation:
-    """What a copy of a model has that the model has not.
+    """What a copy of a model adds.
 
     Args:
         open: what begins a thought; None is the model's own marker, else <think>.
@@ -133,10 +133,7 @@ def adapt(folder: Path, out: Path, wanted: Adaptation) -> tuple[str, str]:
 
 
 def adaptation(recipe: Recipe, model: Path | None, own: Mapping[str, Any]) -> Adaptation | None:
-    """What the model of a run is adapted with: what is asked, over what the recipe says for one without markers.
-
-    None is the model as it is.
-    """
+    """The adaptation of a run's model: the requested one over the recipe's for models without markers; or None."""
     if model is None:
         return None
     needed = recipe.adapt if recipe.adapt is not None and Text(model).markers is None else None
@@ -146,13 +143,13 @@ def adaptation(recipe: Recipe, model: Path | None, own: Mapping[str, Any]) -> Ad
 
 
 def adapted(folder: Path, out: Path, wanted: Adaptation) -> Path:
-    """The copy in `out`, which is made where it is not there, or where a run that failed at once left a link.
+    """The copy in `out`, made if it is missing, or if a run that failed at once left a link.
 
     Raises:
         ConfigError: the copy that is there is another; or like `adapt`.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
-    with alone_in(out.parent):  # of two that start at once the second finds the copy of the first
+    with alone_in(out.parent):  # of two runs that start at once, the second finds the first one's copy
         left = out.is_symlink() and not (out.parent / RUN).exists()
         if left or not (out / "config.json").is_file():
             adapt(folder, out, wanted)
@@ -213,7 +210,7 @@ def _linked(folder: Path, fresh: Path) -> None:
 
 
 def _stop_at_turns_end(folder: Path, tokenizer: Any) -> None:
-    """Let generation stop at the end of a turn beside what it stopped at."""
+    """Make generation also stop at the end of a turn."""
     path = folder / "generation_config.json"
     config = _read(path) if path.is_file() else {}
     before = config.get("eos_token_id")

@@ -1,12 +1,12 @@
-"""What decides a training run, by content, as run.json holds it: models, user files, code and problems.
+"""What decides a training run, by content, as recorded in run.json: models, user files, code and problems.
 
     {"weights of --model": "9f2c...", "data of 2-sft: rows.jsonl": "77ab...", "problems of task of 3-grpo": "d01e..."}
 
-Names are for people: a run is refused by them before any work. Counted are the model that the run starts from; every
-file and model folder that a text among a stage's fields names, by itself or as a part of it (`mine.py:loss`,
-`data:rows.jsonl`, `a=models/a`), code with the modules beside it; and of every task that a stage asks (`Asking`) the
-problems that it takes of it and what its verifier reads. What the run makes itself, a stage that another names, follows
-from the rest. Cost: each model's files once, about a second per gigabyte, then remembered; every task's problems once.
+The names are for people: an error before any work uses them. Included are the model that the run starts from; every
+file and model folder that a text among a stage's fields names, alone or as a part (`mine.py:loss`, `data:rows.jsonl`,
+`a=models/a`), code with the modules beside it; and of every task that a stage asks (`Asking`) the problems that it
+takes of it and what its verifier reads. What the run makes itself (a stage named by another) follows from the rest.
+Cost: each model's files once, about a second per gigabyte, then remembered; every task's problems once.
 
 Left out: files that a user's own code opens or names, and versions of installed packages.
 """
@@ -61,7 +61,7 @@ def run_contents(recipe: Recipe, model: Path | None, out: Path) -> dict[str, str
 def path_contents(owner: str, text: str, out: Path) -> dict[str, str]:
     """Return the digests of the files and model folders that `text` names, as `owner: PATH` or `ROLE of owner: PATH`.
 
-    A word counts only where it is the whole text, and names a file. What is in `out` was made by the run itself.
+    A bare word counts only if it is the whole text and names a file. Files in `out` were made by the run itself.
     """
     contents: dict[str, str] = {}
     for part in dict.fromkeys([text, *_BETWEEN.split(text)]):
@@ -87,7 +87,7 @@ def task_contents(owner: str, task: Task, limit: int | None) -> dict[str, str]:
 
 
 def _stage_contents(step: RecipeStep, place: str, made: set[str], out: Path) -> dict[str, str]:
-    """What stage `place` reads; the stages in `made` are its run's own, and no files."""
+    """The contents of stage `place`; names in `made` are stages of the run, not files."""
     contents = code_digests("stage", step.kind)
     for field, value in step.fields.items():
         for text in map(_located, texts_in(value)):
@@ -104,14 +104,14 @@ def _stage_contents(step: RecipeStep, place: str, made: set[str], out: Path) -> 
 
 
 def _located(text: str) -> str:
-    """`text`, or where it names rows of a data set that has a local copy, that file."""
+    """`text`, or the local copy if it names rows of a data set that has one."""
     named = NamedRows.of(text)
     file = None if named is None else named.file()
     return text if file is None else str(file)
 
 
 def _place(text: str, out: Path) -> Path | None:
-    """The file or folder outside of `out` that `text` names, if there is one; any text at all may come."""
+    """The file or folder outside of `out` that `text`, which may be any text, names; None without one."""
     path = os.path.expanduser(text)
     if not text or not os.path.exists(path) or Path(path).resolve().is_relative_to(out.resolve()):
         return None
@@ -119,7 +119,7 @@ def _place(text: str, out: Path) -> Path | None:
 
 
 def _is_path(part: str) -> bool:
-    """Whether a part of a text can be meant as a path, and is not a word that a file happens to share."""
+    """Whether a part of a text can be meant as a path, and not a word that is also a file's name."""
     return "/" in part or "." in part
 
 

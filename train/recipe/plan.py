@@ -1,14 +1,13 @@
-"""What a recipe will take on a device: memory by part, tokens, steps, hours; what does not fit, and what makes it fit.
+"""What a recipe needs on a device: memory by part, tokens, steps, hours; what does not fit, and how to make it fit.
 
-Memory is counted, not guessed: parameters from the model's configuration on no device at all, activations by what
-autograd would save (fake tensors through one layer and through two: every further one is the difference). A device
-holds weights, gradients and moments in fp32, the reference, the critic, the activations of a micro-batch, a chunk of
-logits a few times over, and the engine's share. Hours come from a probe of seconds: how fast this machine updates and
-samples with this model; without one there are none. Tokens are bounds: rollouts as long as they may be.
-
-What an allocator keeps of freed blocks: of a device of known size a tenth is left free for it; a processor's heap keeps
-blocks of up to 32 MiB, which is a part of its own (`benchmarks.train_memory`). Left out: what other processes hold, and
-the traffic between devices.
+Memory is counted, not guessed: parameters from the model's configuration without any device, activations by what
+autograd would save (fake tensors through one and two layers: every further layer adds the difference). A device holds
+weights, gradients and moments in fp32, the reference, the critic, the activations of a micro-batch, a chunk of logits a
+few times over, and the engine's share. Hours come from a probe of a few seconds: how fast this machine updates and
+samples with this model; without it there are none. Tokens are upper bounds, with rollouts at full length. For blocks
+that an allocator keeps, a tenth of a device of known size is left free; a CPU's heap keeps blocks of up to 32 MiB,
+which is a part of its own (`benchmarks.train_memory`). Left out: memory of other processes, and traffic between
+devices.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class ModelCounts:
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What one stage takes: GB on each device by part, tokens of all its steps, steps, and hours where known."""
+    """The needs of one stage: GB on each device by part, tokens of all its steps, steps, and hours if known."""
 
     name: str
     memory: Mapping[str, float]
@@ -74,7 +73,7 @@ class StageCost:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits with some room to spare; nobody knows of a device of unknown size."""
+        """Whether it fits with some room to spare; true for a device of unknown size."""
         return self.limit is None or self.total <= (1 - FREE) * self.limit
 
 
@@ -89,7 +88,7 @@ class Speed:
 def plan_recipe(
     recipe: Recipe, config: Any, scale: str | None, speed: Speed | None, memory: float | None = None
 ) -> list[StageCost]:
-    """The cost of every stage that trains or samples; `memory` is the GB of a device where the scale names none."""
+    """The cost of every stage that trains or samples; `memory` is the GB of a device if the scale names none."""
     devices, gigabytes = HARDWARE.get(scale or "", (1, memory))
     limit = memory or gigabytes
     counts = counts_of(config)
@@ -103,7 +102,7 @@ def plan_recipe(
 
 
 def counts_of(config: Any) -> ModelCounts:
-    """Count a model that is nowhere."""
+    """Count a model without loading it."""
     model = _fake(config)
     head = model.get_output_embeddings()
     linear = [m for m in model.modules() if isinstance(m, torch.nn.Linear) and m is not head]
@@ -117,7 +116,7 @@ def counts_of(config: Any) -> ModelCounts:
 
 
 def _fake(config: Any, layers: int | None = None) -> Any:
-    """The model of a configuration on no device, with so many layers."""
+    """The model of a configuration without a device, with this many layers."""
     from transformers import AutoModelForCausalLM
 
     values = config.to_dict()
@@ -148,7 +147,7 @@ def _cost(
 
 
 def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Settings that need less, each on top of those before it."""
+    """Settings that need less memory, each on top of those before it."""
     known = options_of(STAGES.load(kind)) if kind in STAGES.names() else {}
     change: dict[str, Any] = {}
     steps: Sequence[tuple[str, Any]] = (
@@ -219,7 +218,7 @@ def _saved(config: Any, layers: int, shape: tuple[int, int], autocast: bool) -> 
     """Bytes that a forward pass of `layers` layers keeps for the backward one, beside weights.
 
     Raises:
-        ConfigError: the family's code computes in no way that can be counted without weights.
+        ConfigError: the family's code cannot be counted without weights.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -286,9 +285,9 @@ def _counted_attention(
 
 
 def _engine_gb(spec: str, counts: ModelCounts, limit: float | None) -> float:
-    """What the engine takes of a device: its share, or weights in its type and as much again for keys and values.
+    """The engine's part of a device: its share, or its weights and as much again for keys and values.
 
-    Servers apart take nothing of the trainer's.
+    Separate servers take nothing of the trainer's device.
     """
     _, options = parse_spec(spec)
     if "base_url" in options:

@@ -24,13 +24,12 @@
 
 A stage with `only = "nano"` is there at that scale alone: a toy run makes the base model that a real run is given. One
 with `only = "toy"` is there where no hardware is named. One with `start = "1-pretrain"` starts from that stage's model
-instead of the one before it. Where a stage is not there, those after it have other numbers, and whoever names it means
-the model that the run starts from: `start`.
+instead of the one before it. If a stage is absent, later ones are renumbered, and its name stands for the model that
+the run starts from: `start`.
 
-A scale of hardware says how a stage is held and paced on it, by its kind (`scales.toml`): engine, passes, adapters, and
-on a `cpu` a handful of short steps that show that everything runs. A recipe's own table for that scale comes last.
-
-Everything is bound and checked before a model is loaded. Names of packaged recipes are the files in `train/recipes/`.
+A scale of hardware sets memory and speed options of a stage by its kind (`scales.toml`): engine, passes, adapters, and
+on a `cpu` a few short steps that show that everything runs. A recipe's own table for that scale takes precedence.
+Everything is bound and checked before a model is loaded. Packaged recipes are the files in `train/recipes/`.
 """
 
 from __future__ import annotations
@@ -77,16 +76,16 @@ class RecipeStep:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Its fields as what they mean: 3 and the text "3", as `--set` gives it, are one number of steps."""
+        """Its fields by meaning: 3 and the text "3", as from `--set`, are the same number of steps."""
         fields = {name: value for name, value in self.fields.items() if name != "health"}
         return {**self.fields, **parsed(STAGES.load(self.kind), fields, supply={})}
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A name, what it is about, its steps, and the tables of its gates and of what is retained, checked.
+    """A name, a description, the steps, and the checked tables of gates and retention.
 
-    `adapt` is how a model is asked that has no thinking markers (`train.recipe.adapt`); None where none are needed.
+    `adapt` is for a model without thinking markers (`train.recipe.adapt`); None if it is not needed.
     """
 
     name: str
@@ -149,13 +148,13 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
 
 
 def _check_table(value: object, name: str, form: str) -> None:
-    """Raise ConfigError for what is written as a value where a table is read."""
+    """Raise ConfigError for a value in place of a table."""
     if not isinstance(value, Mapping):
         raise ConfigError(f"{name} must be a table {form}, got {value!r}")
 
 
 def _check_scales(table: Mapping[str, Any], where: str) -> None:
-    """Refuse a table of a stage that sets what the stage has not, also one of a scale that is not asked for."""
+    """Refuse a table that sets unknown fields of a stage, even one of another scale."""
     kind = str(table.get("kind"))
     if kind not in STAGES.names():  # told when the stage is made
         return
@@ -177,7 +176,7 @@ def scales() -> Mapping[str, Any]:
 def _check_scale(
     tables: Sequence[Mapping[str, Any]], scale: str | None, hardware: Mapping[str, Any], where: str
 ) -> None:
-    """Refuse a scale that the recipe has not, and none where its own fields are those of a toy run."""
+    """Refuse a scale that the recipe lacks, and a missing one if the recipe's own fields are those of a toy run."""
     listed = ", ".join(hardware)
     own = [scale in table or table.get("only") in (scale, _TOY) for table in tables]
     if scale is not None and scale not in hardware and not any(own):
@@ -200,7 +199,7 @@ def _is_there(table: Mapping[str, Any], scale: str | None, hardware: Mapping[str
 def _renamed(
     tables: Sequence[Mapping[str, Any]], there: Sequence[bool], scale: str | None, hardware: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """The fields of the stages that are there, naming each other by the numbers that they have then."""
+    """The fields of the present stages, which refer to each other by their new numbers."""
     names: dict[str, str] = {}
     for place, (table, stays) in enumerate(zip(tables, there, strict=True), start=1):
         names[f"{place}-{table.get('kind')}"] = f"{sum(there[:place])}-{table.get('kind')}" if stays else START
@@ -209,7 +208,7 @@ def _renamed(
 
 
 def _mapped(value: Any, names: Mapping[str, str]) -> Any:
-    """`value` with every text that is a stage's name replaced, in lists and tables too."""
+    """`value` with stages' names replaced, in lists and tables too."""
     if isinstance(value, Mapping):
         return {key: _mapped(item, names) for key, item in value.items()}
     if isinstance(value, list):
@@ -218,7 +217,7 @@ def _mapped(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _check_named(steps: Sequence[RecipeStep], where: str) -> None:
-    """Refuse a stage that starts from, or reads, a stage that does not come before it; a file that is there may."""
+    """Refuse a stage that starts from or reads a stage that does not come before it, unless it is an existing file."""
     names: list[str] = []
     for number, step in enumerate(steps, start=1):
         for field, name in (("start", step.start), *_texts(step.fields)):
@@ -234,7 +233,7 @@ def _check_named(steps: Sequence[RecipeStep], where: str) -> None:
 
 
 def _texts(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every field that is a text, or a list of them, without the word that says where ptx takes its rows."""
+    """Every text field, or list of texts, without the word that says where ptx takes its rows."""
     for field, value in fields.items():
         for text in value if isinstance(value, list | tuple) else (value,):
             if isinstance(text, str):
@@ -284,7 +283,7 @@ def _override(tables: Sequence[dict[str, Any]], overrides: Mapping[str, object],
 
 
 def _takes(kind: str, field: str) -> bool:
-    """Whether a kind of stage has a field, or the table in which `field` stands."""
+    """Whether a kind of stage has a field, or the table of a dotted `field`."""
     return field.partition(".")[0] in options_of(STAGES.load(kind))
 
 

@@ -1,11 +1,11 @@
-"""Run a recipe: check everything, then stage by stage, resuming what a killed run left.
+"""Run a recipe: check everything, then run stage by stage, resuming a killed run.
 
 A run folder holds `run.json` (what was asked, and digests of what it is made of: `train.recipe.contents`), one folder
-per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. Run again with other settings, or
-over other weights, files or problems, it is refused, not overwritten; a run that failed before anything was made leaves
-no claim on its folder. While it runs, no other process may run there (`run.lock`). A finished stage is not run again,
-but its models are read to see that they are as it wrote them. At the end every stage's model is measured on all
-held-out tasks, where the recipe asks for it (`train.measure.retention`).
+per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. With other settings, weights,
+files or problems a run is refused, not overwritten; a run that failed before anything was made does not keep its
+folder. While it runs, no other process may run there (`run.lock`). A finished stage is not run again, but its models
+are checked to be unchanged. At the end every stage's model is measured on all held-out tasks, where the recipe asks for
+it (`train.measure.retention`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) 
 
 
 def _run_stages(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) -> list[StageResult]:
-    """Run what is not done yet, in a folder that is claimed."""
+    """Run the unfinished stages, in a claimed folder."""
     if options.world.main:
         _link_start(options)
     options.world.wait()
@@ -113,7 +113,7 @@ def _run_stages(recipe: Recipe, options: RunOptions, log: Callable[[str], None])
 
 
 def _link_start(options: RunOptions) -> None:
-    """Let stages name the model that the run starts from as they name each other's."""
+    """Link the model that the run starts from, so that stages can name it like each other's."""
     place = options.out / START
     is_copy = place.is_dir() and not place.is_symlink()
     if is_copy and options.model is not None and options.model.resolve() != place.resolve():
@@ -123,7 +123,7 @@ def _link_start(options: RunOptions) -> None:
 
 
 def _run_stage(stage: Stage, setting: Setting) -> StageResult:
-    """Run a stage: every process where it splits its work, else the first while the others wait."""
+    """Run a stage: by all processes if it splits its work, else by the first while the others wait."""
     world, is_split = setting.world, getattr(stage, "distributed", False)
     if world.main or is_split:
         result = stage.run(setting if is_split else replace(setting, world=ALONE))
@@ -158,7 +158,7 @@ def stage_folders(out: Path) -> list[Path]:
 
 
 def read_asked(out: Path) -> dict[str, Any]:
-    """What the run in `out` was asked; raises ConfigError when `out` is no run, or its run.json cannot be read."""
+    """The request of the run in `out`; raises ConfigError if `out` is no run, or its run.json cannot be read."""
     path = out / RUN
     if not path.is_file():
         raise ConfigError(f"{out} is not a training run: it has no {RUN}")
@@ -172,14 +172,14 @@ def read_asked(out: Path) -> dict[str, Any]:
 
 
 def claim(recipe: Recipe, options: RunOptions) -> bool:
-    """Write what is asked into the folder, or compare it with what is there; tells if it was new; raises like a run."""
+    """Write the request into the folder, or compare it with what is there; returns whether it was new."""
     with _claimed(recipe, options) as is_new:
         return is_new
 
 
 @contextmanager
 def _claimed(recipe: Recipe, options: RunOptions) -> Iterator[bool]:
-    """Hold the folder against other processes, what is asked and what it is made of written there; tells if it is new.
+    """Lock the folder against other processes and write request and contents there; yields whether it is new.
 
     Raises:
         ConfigError: the folder holds another run, naming the setting or the content that differs, or something else.
@@ -189,14 +189,14 @@ def _claimed(recipe: Recipe, options: RunOptions) -> Iterator[bool]:
     options.out.mkdir(parents=True, exist_ok=True)
     check_link(options.out / "model")
     with LineFile(options.out / LOCK):
-        is_new = _check_place(recipe, options, settings)  # by now another process may have made it another run's
+        is_new = _check_place(recipe, options, settings)  # by now another process may have put another run there
         if is_new:
             replace_text(options.out / RUN, json.dumps(settings, indent=1) + "\n")
         yield is_new
 
 
 def _check_place(recipe: Recipe, options: RunOptions, settings: dict[str, Any]) -> bool:
-    """Compare a folder with what is asked; tells whether it holds no run yet."""
+    """Compare a folder with the request; returns whether it holds no run yet."""
     if (options.out / RUN).is_file():
         _compare(options.out, _reworded(read_asked(options.out), recipe), settings)
         return False
@@ -205,7 +205,7 @@ def _check_place(recipe: Recipe, options: RunOptions, settings: dict[str, Any]) 
 
 
 def check_start(out: Path) -> None:
-    """Refuse a folder before a model to start from is put there: one of something else, or of a run without a model."""
+    """Refuse a folder, before a start model is put there, that holds something else or a run without a start model."""
     if not (out / RUN).is_file():
         _check_fresh(out)
     elif read_asked(out).get("model") is None:
@@ -218,7 +218,7 @@ def _check_fresh(out: Path) -> None:
 
 
 def _release(out: Path) -> None:
-    """Take back the claim on a folder in which nothing was made, so that what was wrong can be put right there."""
+    """Release a folder in which nothing was made, so that a corrected run can use it."""
     folders = [path for path in out.iterdir() if path.is_dir() and path.name.partition("-")[0].isdigit()]
     if any(path.is_file() and not is_scratch(path) for folder in folders for path in folder.rglob("*")):
         return
@@ -228,12 +228,12 @@ def _release(out: Path) -> None:
 
 
 def _is_fresh(out: Path) -> bool:
-    """Whether a folder holds nothing but what a killed run left, and the model that it was to start from."""
+    """Whether a folder holds nothing but remains of a killed run and the model to start from."""
     return all(is_scratch(path) or path.name in (START, LOCK) for path in out.iterdir())
 
 
 def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
-    """What run.json holds, as plain JSON data."""
+    """The content of run.json, as plain JSON data."""
     settings: dict[str, object] = {
         "recipe": recipe.name,
         "seed": options.seed,
@@ -252,12 +252,12 @@ def _asked(recipe: Recipe, options: RunOptions) -> dict[str, Any]:
 
 
 def _start(step: RecipeStep) -> dict[str, str]:
-    """Whose model a stage starts from, where its recipe says so."""
+    """Whose model a stage starts from, if its recipe says so."""
     return {} if step.start is None else {"start": step.start}
 
 
 def _reworded(there: dict[str, Any], recipe: Recipe) -> dict[str, Any]:
-    """What a run was asked, its stages worded as those of `recipe` where they mean the same: `--set` gives texts."""
+    """A run's request, with stages written as in `recipe` if they mean the same: `--set` gives texts."""
     if len(there["stages"]) != len(recipe.steps):
         return there
     entries = [_worded_as(step, entry) for step, entry in zip(recipe.steps, there["stages"], strict=True)]
@@ -278,9 +278,9 @@ def _worded_as(step: RecipeStep, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _compare(out: Path, there: dict[str, Any], here: dict[str, Any]) -> None:
-    """Refuse a folder whose run was asked otherwise, or of other contents; the name of the model's folder is no matter.
+    """Refuse a folder whose run had another request or other contents; the model folder's name does not matter.
 
-    Settings come first: another file has another content, and its name says more.
+    Settings are compared first: another file has other content, and its name says more.
     """
     if CONTENTS not in there:
         raise ConfigError(
@@ -307,7 +307,7 @@ ROLLOUTS = "rollouts.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A stage's folder, its place in the run (from 1), its kind and fields, the run's seed, and whose model it took."""
+    """A stage's folder, its place in the run (from 1), kind and fields, the run's seed, and whose model it took."""
 
     folder: Path
     place: int

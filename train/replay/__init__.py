@@ -1,1 +1,1 @@
-"""Computing recorded updates again, and judging recorded rollouts again."""
+"""Recomputing recorded updates, and judging recorded rollouts again."""

@@ -1,15 +1,15 @@
-"""Does a mechanism act? The same updates, from the same weights, rollouts and random stream, once without it.
+"""Does a mechanism have an effect?
 
-A stage is trained for a few updates. At each, every mechanism (`train.replay.mechanisms`) is taken away by itself: its
-stage takes the weights, moments, sampler and critic of that moment, the rollouts that it would draw and reward itself
-where it has a say in that, and updates. Its change is the distance of both updates over the length of the one with it,
-its share that of updates which change by a thousandth at least. A mechanism that does less is inert: what a recipe says
-of it is then not what it runs. Measured steps are spread over the whole run, since schedules and samplers act late. An
-update whose rollouts teach nothing tells nothing of any mechanism: it is drawn again.
+The same updates, from the same weights, rollouts and random stream, with and without it.
 
-For preferences the stage itself is run for two steps from three seeds. Cost: an update per mechanism and measured
-update, and rollouts for the few that draw their own. Left out: what a mechanism does to a whole run, which takes a run;
-stages that learn from neither rewards nor preferences.
+A stage is trained for a few updates. At each, every mechanism (`train.replay.mechanisms`) is removed in turn: a copy of
+the stage without it takes the current weights, moments, sampler and critic, draws and rewards rollouts itself if the
+mechanism affects that, and updates. The mechanism's change is the distance of both updates over the length of the one
+with it; its share is that of updates which change by at least a thousandth. A mechanism that does less is inert: the
+recipe then does not run what it says. Measured steps are spread over the whole run, since schedules and samplers act
+late. An update whose rollouts have no signal is drawn again. For preferences the stage itself is run for two steps from
+three seeds. Cost: an update per mechanism and measured update, and rollouts for the few that draw their own. Left out:
+the effect of a mechanism on a whole run; stages that learn from neither rewards nor preferences.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ENGINE = "embedded:dtype=float32,batch_invariant=auto"
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What taking `mechanism` away changed: its relative change of every measured update, and the share acted on."""
+    """The effect of removing `mechanism`: its relative change of every measured update, and the share acted on."""
 
     mechanism: Mechanism
     changes: tuple[float, ...]
@@ -85,8 +85,8 @@ async def activity(
         measured: updates that are made again without each mechanism.
 
     Raises:
-        ConfigError: the stage learns from no rewards, or has a field that nobody knows how to take away.
-        TrainingError: too few updates had anything to learn from.
+        ConfigError: the stage does not learn from rewards, or has a field without a known way to remove it.
+        TrainingError: too few updates had a signal.
     """
     if not isinstance(step.stage, PolicyStage):
         raise ConfigError(f"{step.kind}: its activity cannot be measured: it makes no updates from rewards")
@@ -100,7 +100,7 @@ async def activity(
 
 @dataclass(slots=True)
 class _Variant:
-    """A stage without one mechanism, and what that changed so far."""
+    """A stage without one mechanism, and the changes so far."""
 
     mechanism: Mechanism
     stage: PolicyStage
@@ -137,7 +137,7 @@ class _Run:
         return _Variant(mechanism, stage, self._made(stage, f"without {mechanism.name}"))
 
     async def updates(self, count: int) -> None:
-        """Updates until `count` of them learnt something."""
+        """Run updates until `count` of them learnt something."""
         learnt = 0
         for tried in range(TRIES * count):
             learnt += await self._update(learnt, tried - learnt)
@@ -147,7 +147,7 @@ class _Run:
         raise TrainingError(f"{kind}: only {learnt} of {counted(TRIES * count, 'update')} learn: take a better start")
 
     async def _update(self, number: int, missed: int) -> bool:
-        """One update with everything, and one without each mechanism that is measured now; whether it learnt."""
+        """One update with everything, and one without each mechanism measured now; returns whether it learnt."""
         parts, step = self._parts, self._place(number) + missed
         epochs, minibatches = self._stage.passes
         parts.updater.learnt, parts.updater.optimiser.taken = step, step * epochs * minibatches
@@ -188,7 +188,7 @@ class _Run:
                 variant.changes.append(_distance(whole, moved))
 
     async def _rollouts(self, variant: _Variant, step: int, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
-        """The rollouts of a stage without this mechanism: the same, judged anew, or drawn anew."""
+        """The rollouts of a stage without this mechanism: the same, judged again, or drawn again."""
         level = variant.mechanism.level
         if level == "reward":
             bare = [replace(one, verdict=None, reward=None, parts={}, step_rewards=()) for one in rollouts]
@@ -199,7 +199,7 @@ class _Run:
         return rollouts
 
     def measured(self) -> list[Activity]:
-        """What every mechanism changed."""
+        """The change of every mechanism."""
         return [Activity(one.mechanism, tuple(one.changes), self._share(one)) for one in self._variants]
 
     def _share(self, variant: _Variant) -> float:
@@ -224,7 +224,7 @@ class _Snapshot:
         self.learnt = parts.updater.learnt
 
     def restore(self, parts: Parts, *, critic: bool) -> None:
-        """Give all of it to another run; a critic that began elsewhere keeps its own."""
+        """Load all of it into another run; a critic with another start keeps its own."""
         parts.updater.model.load_state_dict(self.weights)
         own = parts.updater.critic
         state = {**copy.deepcopy(self.state), **({} if critic or own is None else {"critic": own.state()})}
@@ -234,9 +234,9 @@ class _Snapshot:
 
 
 def _moved(parts: Parts, before: _Snapshot, rollouts: Sequence[Rollout], stage: PolicyStage) -> torch.Tensor:
-    """Update; returns by how much every weight of the policy moved, and of the critic in a second half: (2, W).
+    """Update; returns the move of every weight of the policy, and of the critic in a second half: (2, W).
 
-    The halves are filled up with zeros to the same length.
+    The shorter half is padded with zeros.
     """
     update_on(rollouts, stage.plan, parts.updater, parts.pad_id)
     policy = _gap(parts.updater.model.state_dict(), before.weights)

@@ -1,9 +1,9 @@
-"""What a stage is made of beyond plain REINFORCE or plain imitation, and how each part is taken away.
+"""The parts of a stage beyond plain REINFORCE or plain imitation, and how each is removed.
 
 A mechanism is a group of fields with values under which it does nothing: a clip too wide to be reached, a weight of 0,
 a single update per batch. They are read from the stage's own fields, defaults included, so a recipe's new line is a
-mechanism at once, and a field that nobody knows how to take away is refused: an option that cannot be tested can be
-inert for years. Fields that size a run (steps, rates, problems) are no mechanisms. `train.replay.activity` measures.
+mechanism at once, and a field without a known way to remove it is refused: an untested option can be inert for years.
+Fields that size a run (steps, rates, problems) are not mechanisms. `train.replay.activity` measures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NONE = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """A part of a stage: its name, the fields that take it away (None leaves one out), and what is then done again."""
+    """A part of a stage: its name, the fields that remove it (None leaves one out), and what must then be redone."""
 
     name: str
     without: Mapping[str, Any]
@@ -197,14 +197,14 @@ def _shaping(values: Spec) -> Iterator[Mechanism]:
 
 
 def _paid(values: Spec, shaping: tuple[Any, ...]) -> Spec:
-    """Verdicts, where nothing else would give a reward."""
+    """Verdicts, if nothing else would give a reward."""
     others = values.get("reward_model") or values.get("verifier_lm") or shaping
     unpaid = values.get("verifier_weight") == 0 and not others
     return {"verifier_weight": 1.0} if unpaid else {}
 
 
 def _plain(kind: str, fields: Spec, values: Spec) -> Iterator[Mechanism]:
-    """Fields that stand for themselves; what only matters beside another one is left to it."""
+    """Independent fields; one that only matters beside another is handled with that."""
     handled = {"loss", "advantage", "normaliser", "shaping", "epochs", "minibatches"}
     for name in fields:
         if name not in handled and name not in SIZES and name not in _FIELDS:
@@ -216,7 +216,7 @@ def _plain(kind: str, fields: Spec, values: Spec) -> Iterator[Mechanism]:
 
 
 def _applies(name: str, values: Spec) -> bool:
-    """Whether a field can matter beside the others: what it needs is there."""
+    """Whether a field can matter: the fields that it needs are set."""
     needs: Mapping[str, bool] = {
         "kl_in": bool(values.get("kl_weight")),
         # with rollouts of the very weights that are trained, engine and trainer agree to rounding

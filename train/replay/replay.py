@@ -1,16 +1,16 @@
-"""Compute a recorded update again, or judge recorded rollouts again: what a run left is enough for both.
+"""Recompute a recorded update, or judge recorded rollouts again, from a run's files alone.
 
 Updates are pure functions of (weights, optimiser, rollouts), so an update is reached from the nearest checkpoint before
-it, or from the start, by repeating the updates in between: no engine, no verifier, no sampling. On the CPU of the run,
-with its build of torch and number of threads, the loss is equal bit for bit to the logged one, and a difference means
-that code, data or weights have changed; on another device numbers differ by rounding, which grows with every update, so
-differences are reported one by one and in a last line. Cost: one update per repeated step. Left out: runs in which
-a rule changed the rate or rolled back since that checkpoint.
+it, or from the start, by repeating the updates in between: no engine, no verifier, no sampling. On the run's CPU, with
+its build of torch and number of threads, the loss equals the logged one bit for bit, and a difference means that code,
+data or weights have changed. On another device numbers differ by rounding, which grows with every update, so
+differences are reported one by one and summarised in the last line. Cost: one update per repeated step. Left out: runs
+in which a rule changed the rate or rolled back since that checkpoint.
 
 A rollout holds its target and its text, so another verifier, or another version of it, can judge it without a model or
-an engine. Shaping parts are computed again from the stage's fields; learnt rewards stay what was logged. Cost: one
-verdict a rollout. Left out: stages whose verdicts come from an environment or from several domains, and training on the
-new rewards.
+an engine. Shaping parts are computed again from the stage's fields; learnt rewards stay as logged. Cost: one verdict a
+rollout. Left out: stages whose verdicts come from an environment or from several domains, and training on the new
+rewards.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Relearning(Protocol):
 def replay_step(
     run: Path, step: int, *, stage: int | None = None, model: Path | None = None, device: str = "cpu"
 ) -> Iterator[str]:
-    """Yield where it starts, a line per compared number of update `step` (from 0), and what equality was found.
+    """Yield the start, a line per compared number of update `step` (from 0), and a summary.
 
     Raises:
         ConfigError: no such run, stage or step, its rollouts were not recorded, or their group ids mix prompts.
@@ -129,7 +129,7 @@ Pair: TypeAlias = tuple[Rollout, Rollout]
 
 
 def verifier_of(run: Path, stage: int | None, name: str | None, params: Mapping[str, object]) -> Service:
-    """Return what judges: the verifier of the stage's task, or the one called `name`; `params` are laid over its own.
+    """Return the verifier: that of the stage's task, or the one called `name`, with `params` over its own.
 
     Raises:
         ConfigError: no such run, stage, verifier or parameter, or the stage has no task of its own.
@@ -143,7 +143,7 @@ def verifier_of(run: Path, stage: int | None, name: str | None, params: Mapping[
 
 
 async def judged_again(run: Path, stage: int | None, verifier: Verifier) -> AsyncIterator[list[Pair]]:
-    """Yield, step by step, every rollout as it was recorded and as it is judged now.
+    """Yield, step by step, every rollout as recorded and as judged now.
 
     Raises:
         ConfigError: no such run or stage.
@@ -166,7 +166,7 @@ async def judged_again(run: Path, stage: int | None, verifier: Verifier) -> Asyn
 
 
 def differences(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
-    """Yield, as JSON data, the rollouts whose status or reward is another one now."""
+    """Yield, as JSON data, the rollouts whose status or reward has changed."""
     for before, after in pairs:
         if _status(before) != _status(after) or before.reward != after.reward:
             row = {"step": before.step, "problem": before.problem_id, "path": list(before.path), "text": before.text}
@@ -174,7 +174,7 @@ def differences(pairs: Sequence[Pair]) -> Iterator[dict[str, Any]]:
 
 
 def change_lines(pairs: Sequence[Pair], version: str) -> list[str]:
-    """Say how often the verdicts agree with those of `version`, and what became of the mean reward."""
+    """Report how often the verdicts agree with those of `version`, and the change of the mean reward."""
     both = [(before.verdict, after.verdict) for before, after in pairs]
     judged_twice = [(first, second) for first, second in both if first is not None and second is not None]
     versions = sorted({first.version for first, _ in judged_twice})

@@ -1,8 +1,8 @@
-"""What a run left on disk, read for the report: per stage its metrics, held-out outcomes, alarms and a few rollouts.
+"""A run's files, read for the report: per stage its metrics, held-out outcomes, alarms and a few rollouts.
 
-A step that was written twice (a resumed run) counts as last written, and what an attempt wrote behind the place at
-which the run went on is left out. A file that a stage does not write is empty here.
-The metrics also go on in TensorBoard's or Weights & Biases' own form, for those who live there; both are optional.
+A step that was written twice (a resumed run) counts as last written; lines that a lost attempt wrote after the resume
+point are left out. A file that a stage does not write is empty here. The metrics can also be exported to TensorBoard or
+Weights & Biases; both are optional.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StageData:
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """A run: the recipe's name, its seed, its stages that have begun, and what was retained, once it is measured."""
+    """A run: the recipe's name, its seed, its started stages, and retention, once it is measured."""
 
     recipe: str
     seed: int
@@ -69,7 +69,7 @@ class RunData:
 def read_run(run: Path, *, samples: bool = True) -> RunData:
     """Read the folder of a run; raises ConfigError for another folder, RecordError for a broken file.
 
-    Without `samples` no rollouts are read, of which there may be gigabytes.
+    Without `samples` rollouts, which may be gigabytes, are not read.
     """
     folders = stage_folders(run)
     if not folders:

@@ -1,8 +1,8 @@
-"""A run for people: the dashboard, one HTML file with one section a stage, and a few lines of plain text.
+"""A run for people: the dashboard, one HTML file with a section per stage, and a few lines of plain text.
 
-No network and no script; a content-security policy forbids both. Text of models is escaped. The page holds no date, no
-machine name and no path: the same run gives the same bytes. The text says per stage how far it got, first against last
-of what matters, and its alarms.
+No network and no script; a content-security policy forbids both. Text of models is escaped. The page has no date,
+machine name or path: the same run gives the same bytes. The text says how far each stage got, its main metrics at start
+and end, and its alarms.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def render_summary(run: RunData) -> str:
 
 
 def compared(stage: StageData) -> list[tuple[str, str, str]]:
-    """(what, at the start, at the end) of what the stage logged; ends are means over a tenth of the steps."""
+    """(metric, at the start, at the end) of what the stage logged; both are means over a tenth of the steps."""
     rows: list[tuple[str, str, str]] = []
     if stage.held_out:
         first, last = stage.held_out[0], stage.held_out[-1]
@@ -80,7 +80,7 @@ SHARES = {"accuracy", "pair_accuracy", "held_out_accuracy", "truncated", "thinki
 
 
 def _number(name: str, value: float) -> str:
-    """A mean as people read it: no exponents, and no sign of what only rounding left."""
+    """A mean in readable form: no exponents, and no minus sign on a rounded zero."""
     if name in SHARES:
         return f"{100 * value:.1f} %"
     if abs(value) >= 1000:
@@ -89,7 +89,7 @@ def _number(name: str, value: float) -> str:
 
 
 def headline(run: RunData) -> str:
-    """One sentence: what the last stage that was measured gained, and whether an alarm was raised."""
+    """One sentence: what the last measured stage gained, and whether an alarm was raised."""
     measured = [(stage, ends) for stage in run.stages if (ends := _measured(stage)) is not None]
     alarms = sum(len(grouped(stage.alarms)) for stage in run.stages)
     alarm = "no alarm" if not alarms else "1 alarm" if alarms == 1 else f"{alarms} alarms"
@@ -105,7 +105,7 @@ def _moved(first: Interval, last: Interval) -> str:
 
 
 def _measured(stage: StageData) -> tuple[str, Interval, Interval] | None:
-    """What was measured before and after a stage, in its own words; None where nothing was."""
+    """What was measured before and after a stage, in its own words; None without a measurement."""
     if len(stage.held_out) > 1:
         return "held-out accuracy", stage.held_out[0].interval, stage.held_out[-1].interval
     numbers = stage.result.metrics if stage.result is not None else {}
@@ -117,7 +117,7 @@ def _measured(stage: StageData) -> tuple[str, Interval, Interval] | None:
 
 
 def _gains(stage: StageData) -> list[tuple[str, str, str]]:
-    """What the stage measured of itself before and after, with the paired difference."""
+    """The stage's own measurements before and after, with the paired difference."""
     numbers = stage.result.metrics if stage.result is not None else {}
     rows = []
     for name in numbers:
@@ -288,7 +288,7 @@ def _rollout(row: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A title, what to look for, and the metrics; `share` when all of them are in [0, 1]."""
+    """A title, what to look for, and the metrics; `share`: all of them are in [0, 1]."""
 
     title: str
     note: str

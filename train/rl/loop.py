@@ -1,4 +1,4 @@
-"""The loop of reasoning RL: sample, verify, update, push weights, check health; one after the other, or all at once.
+"""The loop of reasoning RL: sample, verify, update, push weights, check health; in sequence or overlapped.
 
     prompts <- frontier sampler
     rollouts <- engine (whole groups; groups without a signal are refilled)
@@ -8,27 +8,26 @@
     alarms <- health rules          (`train.base.health`)
 
 Every step appends a line of metrics and, when recorded, its rollouts; alarms and held-out outcomes have files of their
-own. Updates are pure functions of (weights, optimiser, rollouts), which is what `train.replay.replay` rests on. A
-checkpoint holds all that the next step needs, so N steps, a kill and N more are the same bits as 2 N steps, on one CPU,
-with the same build of torch and number of threads and an engine in batch-invariant mode. Everything that can be swapped
-comes in as an argument (`Parts`). Left out: several learners.
+own. Updates are pure functions of (weights, optimiser, rollouts), on which `train.replay.replay` relies. A checkpoint
+holds all that the next step needs, so N steps, a kill and N more steps give the same bits as 2 N steps, on one CPU,
+with the same build of torch and number of threads and an engine in batch-invariant mode. All replaceable parts are
+passed in (`Parts`). Left out: several learners.
 
-`learn_async` has three parts at work at once:
+In `learn_async` three parts work at once:
 
     actor     draws rollouts of the next steps while earlier ones are judged and learnt from
     verifier  judges a step's rollouts as soon as they are there
     learner   updates on judged steps in order, pushes the weights, checks health
 
 Staleness is counted in rounds: how many batches were learnt from between the draw of a rollout and its own update,
-whatever the number of epochs and mini-batches in each. It is held by admission, as in AReaL (Fu et al. 2025,
-arXiv:2505.24298): at most `plan.max_staleness + 1` rounds are on their way, from their first draw until the weights
-they led to are pushed, so nothing that was drawn is ever too old and none is thrown away; with a limit of 0 the run is
-the synchronous one, bit for bit where that one repeats itself. The correction of `train.update.terms` weighs every
-token by the trainer's probability over the sampler's. Weights are pushed between two rounds of rollouts, never during
-one, so each rollout has one version. It is worth while when verdicts or updates take as long as rollouts. Rollouts in
-processes of their own need an engine there: on a CPU `embedded:processes=1`, on several machines `ray_workers`; weights
-go to them by message. Left out: exact resume of an overlapped run (the order of rounds and pushes depends on time; a
-checkpoint resumes with an empty buffer).
+whatever their epochs and mini-batches. It is limited by admission, as in AReaL (Fu et al. 2025, arXiv:2505.24298): at
+most `plan.max_staleness + 1` rounds are in flight, from their first draw until the weights they led to are pushed, so
+no rollout is ever too old or discarded; with a limit of 0 the run equals the synchronous one, bit for bit if that is
+reproducible. The correction of `train.update.terms` weighs every token by the trainer's probability over the sampler's.
+Weights are pushed between two rounds of rollouts, never during one, so each rollout has a single version. Overlap pays
+when verdicts or updates take as long as rollouts. Rollouts in processes of their own need an engine there: on a CPU
+`embedded:processes=1`, on several machines `ray_workers`; weights go to them by message. Left out: exact resume of an
+overlapped run (the order of rounds and pushes depends on time; a checkpoint resumes with an empty buffer).
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ from ttc.records import LineFile
 
 @dataclass(frozen=True, slots=True)
 class LoopPlan:
-    """How long and how wide: `steps` updates of `prompts` groups each.
+    """The size of a run: `steps` updates of `prompts` groups each.
 
     A step with too few groups that carry a signal draws at most `refills` more rounds. Held-out accuracy is measured
     every `eval_every` steps and at the end; a checkpoint is written every `save_every`. `until` ends the run early once
@@ -97,8 +96,8 @@ class LoopPlan:
 class Parts:
     """Everything that a run is made of.
 
-    `seen` are training problems, drawn uniformly, that are answered like the held-out ones: only so can a gap between
-    both be told from a difference of samplers. `best` keeps the checkpoint of the best held-out accuracy.
+    `seen` are training problems, drawn uniformly, that are answered like the held-out ones, so that a gap between the
+    two is not due to the sampler. `best` keeps the checkpoint of the best held-out accuracy.
     """
 
     sampler: Frontier
@@ -134,9 +133,9 @@ class Parts:
 class LoopState:
     """Counters that a checkpoint keeps; `stopped` is why the run ends early, `last` the latest value of every metric.
 
-    `best_right` are the held-out outcomes of the best accuracy. `apart` is the least by which the training verifier has
-    accepted more held-out answers than the other one, `least_fooled` the problems on which it alone did; `recent` the
-    latest (length, accuracy) of train rollouts.
+    `best_right` are the held-out outcomes of the best accuracy. `apart` is the smallest excess of held-out answers that
+    the training verifier accepted over the other one's, `least_fooled` the problems that only it accepted then;
+    `recent` has the latest (length, accuracy) of train rollouts.
     """
 
     step: int = 0
@@ -173,7 +172,7 @@ async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
         if not items:
             break
         first, mine = parts.world.share(items)
-        # a group may have come back empty, so its number is not the count of those that are there
+        # a group may have come back empty, so group numbers are not consecutive
         group = max((rollout.group for rollout in rollouts), default=-1) + 1 + first
         fresh = await parts.collector.collect(mine, step, group, parts.updater.optimiser.taken)
         rollouts += parts.world.gather(await parts.rewarder.judge(fresh, step))
@@ -187,10 +186,10 @@ async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
 
 
 def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad_id: int) -> dict[str, float]:
-    """Train on `rollouts`, those of groups without a signal counted in every mean; without any signal change nothing.
+    """Train on `rollouts`; groups without a signal count in every mean, and without any signal nothing changes.
 
-    What has nothing to teach costs no forward pass (`Updater.learn`), but it keeps its place in the normaliser: the
-    gradient of a batch with one live group in eight is an eighth of that of eight live groups, as published.
+    Rows without a signal cost no forward pass (`Updater.learn`) but keep their place in the normaliser: the gradient of
+    a batch with one live group in eight is an eighth of that of eight live groups, as published.
     """
     counted = _counted(rollouts, plan)
     if not any(rollout.reward is not None for rollout in counted):
@@ -203,9 +202,9 @@ def update_on(rollouts: Sequence[Rollout], plan: LoopPlan, updater: Updater, pad
 
 
 def _counted(rollouts: Sequence[Rollout], plan: LoopPlan) -> list[Rollout]:
-    """What an update is a mean over: all groups, or with refills `plan.prompts` of them, those with a signal first.
+    """The groups that an update averages over: all, or with refills `plan.prompts` of them, those with a signal first.
 
-    Dynamic sampling replaces a group without a signal (DAPO); what could not be replaced still counts.
+    Dynamic sampling replaces groups without a signal (DAPO); those that could not be replaced still count.
     """
     groups = list(by_group(rollouts).values())
     if plan.refills:
@@ -218,10 +217,10 @@ _WATCHED = 8
 
 
 def referenced(rollouts: Sequence[Rollout], updater: Updater, pad_id: int) -> tuple[list[Rollout], dict[str, float]]:
-    """The rollouts with the reference's log-probabilities, and `kl_reference`: how far the sampler is from it.
+    """The rollouts with the reference's log-probabilities, and `kl_reference`: the sampler's divergence from it.
 
-    By k3 over the sampled tokens, in nats; also where no weight pulls the policy back, but then over every eighth
-    rollout alone, and only those are given. Without a reference as they are.
+    By k3 over the sampled tokens, in nats. If no weight pulls the policy back, only every eighth rollout is measured
+    and gets them. Unchanged without a reference.
     """
     if not updater.has_reference or not rollouts:
         return list(rollouts), {}
@@ -250,7 +249,7 @@ def outcome_of(rollouts: Sequence[Rollout], mask: torch.Tensor, tokens: torch.Te
 
 
 async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> float:
-    """Push the weights and prove that they arrived, on two of the rollouts; raises TrainingError when not."""
+    """Push the weights and prove on two of the rollouts that they arrived; raises TrainingError if not."""
     await parts.syncer.push()
     return await parts.syncer.probe([(*rollout.prompt_ids, *rollout.token_ids) for rollout in rollouts[:2]])
 
@@ -258,10 +257,10 @@ async def sync(parts: Parts, rollouts: Sequence[Rollout]) -> float:
 async def finish(
     plan: LoopPlan, parts: Parts, state: LoopState, rollouts: Sequence[Rollout], numbers: Mapping[str, float]
 ) -> None:
-    """Close a step: count it, measure, let the health rules act, write. Sets `state.stopped` and `state.last`.
+    """Finish a step: count it, measure, apply the health rules, write. Sets `state.stopped` and `state.last`.
 
     Raises:
-        TrainingError: a loss, a gradient's norm or a weight is not finite; the checkpoints are of before.
+        TrainingError: a loss, a gradient's norm or a weight is not finite; checkpoints are from before that.
     """
     state.step += 1
     state.tokens += sum(len(rollout.token_ids) for rollout in rollouts)
@@ -279,7 +278,7 @@ async def finish(
     places = [place for place in (parts.best, parts.checkpoints) if place is not None]
     state.stopped = act(alarms, updater.model, updater.optimiser, places, parts.log, parts.alarm_file)
     if any(alarm.rule.action == "roll_back" for alarm in alarms):
-        await parts.syncer.push()  # or the next rollouts would come from the weights that were just given up
+        await parts.syncer.push()  # or the next rollouts would come from the weights just given up
     if plan.until is not None and metrics.get("held_out", 0.0) >= plan.until:
         state.stopped = f"held-out accuracy reached {plan.until:g}"
     state.last |= _finite(metrics)
@@ -293,9 +292,9 @@ _WINDOW = 10
 
 
 def growth(state: LoopState, metrics: Mapping[str, float]) -> dict[str, float]:
-    """`length_over_accuracy`: log growth of length less that of accuracy, over the two halves of the latest steps.
+    """`length_over_accuracy`: log growth of length minus that of accuracy, between the two halves of the latest steps.
 
-    Nothing before there are enough steps. An accuracy of 0 counts as a hundredth.
+    Empty until there are enough steps. An accuracy of 0 counts as a hundredth.
     """
     state.recent = [*state.recent, (metrics["length"], metrics["accuracy"])][-2 * _WINDOW :]
     if len(state.recent) < 2 * _WINDOW:
@@ -309,9 +308,9 @@ def growth(state: LoopState, metrics: Mapping[str, float]) -> dict[str, float]:
 async def evaluate(state: LoopState, parts: Parts, plan: LoopPlan) -> dict[str, float]:
     """Held-out accuracy, greedy (`held_out`) and of one sample each, and how far the greedy one is below its best.
 
-    Beside them the sampled accuracy on training problems and its `gap`, and, with a second verifier, what that accepts,
-    and the lower ends of the intervals (`_low`) of what health rules compare. The weights of the
-    best one are kept, those of the start too: a run that only falls goes back to them.
+    Also the sampled accuracy on training problems and its `gap`, and, with a second verifier, what that accepts, and
+    the lower ends of the intervals (`_low`) that health rules use. The weights of the best measurement are kept,
+    including the start's: a run that only gets worse goes back to those.
     """
     engine, world, began = parts.collector.engine, parts.world, time.perf_counter()
     held_out = replace(parts.held_out, items=world.share(parts.held_out.items)[1])
@@ -345,7 +344,7 @@ async def evaluate(state: LoopState, parts: Parts, plan: LoopPlan) -> dict[str, 
 
 
 def _time_left(plan: LoopPlan, state: LoopState, evaluation_s: float) -> str:
-    """At the pace of the steps so far, with the measurements between them; unknown before the first."""
+    """The remaining time at the pace so far, measurements included; unknown before the first step."""
     due = plan.steps - state.step
     if not state.step or not due:
         return ""
@@ -353,9 +352,9 @@ def _time_left(plan: LoopPlan, state: LoopState, evaluation_s: float) -> str:
 
 
 def _apart(state: LoopState, apart: float, fooled: list[float], groups: Sequence[str], seed: int) -> dict[str, float]:
-    """By how much the training verifier accepts more than the other one, now and over its least.
+    """By how much the training verifier accepts more than the other one, now and above its minimum.
 
-    `fooled` tells by problem whether it alone accepts.
+    `fooled`: for each problem, whether only the training verifier accepts.
     """
     if apart <= state.apart:
         state.apart, state.least_fooled = apart, fooled
@@ -366,7 +365,7 @@ def _apart(state: LoopState, apart: float, fooled: list[float], groups: Sequence
 
 
 async def _seen(parts: Parts, held_out: Interval) -> dict[str, float]:
-    """Sampled accuracy on training problems, and how far it is above that on held-out ones."""
+    """Sampled accuracy on training problems, and its excess over that on held-out ones."""
     if parts.seen is None:
         return {}
     seen = replace(parts.seen, items=parts.world.share(parts.seen.items)[1])
@@ -376,7 +375,7 @@ async def _seen(parts: Parts, held_out: Interval) -> dict[str, float]:
 
 
 def resume(parts: Parts) -> LoopState:
-    """Load the newest checkpoint into the parts, if there is one; rollouts of later steps are drawn anew."""
+    """Load the newest checkpoint into the parts, if there is one; rollouts of later steps are drawn again."""
     checkpoint = parts.checkpoints.resume(parts.updater.model)
     optimiser, state = ({}, {"step": 0}) if checkpoint is None else checkpoint
     if parts.rollouts is not None:
@@ -402,7 +401,7 @@ def _costs(
 ) -> dict[str, float]:
     """Seconds and tokens per second of the halves of a step, and memory; a half in which nothing ran has no rate.
 
-    Those of the rollouts are all that were drawn and judged, those of the update the `learnt` ones, counted once.
+    Rollouts count all tokens drawn and judged; the update counts the `learnt` ones once.
     """
     tokens = sum(len(rollout.token_ids) for rollout in rollouts)
     halves = ("rollout", tokens, rollout_s), ("update", learnt, update_s)
@@ -415,7 +414,7 @@ def _costs(
 
 
 def _peak_gib() -> float:
-    """The most memory so far, of the GPU where there is one, in GiB; systems count it in KiB, macOS in bytes."""
+    """The peak memory so far, of the GPU if there is one, in GiB; systems report it in KiB, macOS in bytes."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / (1 << 30)
     unit = 1 if sys.platform == "darwin" else 1 << 10
@@ -423,7 +422,7 @@ def _peak_gib() -> float:
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
-    """What JSON has a word for; a number that was not measured is NaN."""
+    """Metrics as JSON can hold them; a number that was not measured is NaN."""
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
@@ -443,7 +442,7 @@ def _counters(state: LoopState, parts: Parts) -> dict[str, Any]:
 
 
 def _leave(state: LoopState, parts: Parts) -> Interrupted:
-    """Keep what was learnt; the end that a signal asked for, to be raised."""
+    """Save what was learnt and return the exception for the requested end."""
     parts.checkpoints.keep(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
     return parts.stop.interrupted(f"{counted(state.step, 'update')} {'is' if state.step == 1 else 'are'} kept")
 
@@ -455,7 +454,7 @@ Learn: TypeAlias = Callable[[Sequence[Rollout]], Awaitable[Mapping[str, float]]]
 async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> dict[str, Any]:
     """Run until `plan.steps`, `plan.until` or a rule's stop; returns the last metrics with `stopped` (a reason or "").
 
-    `update` takes the place of reinforcement learning on the rewards: a teacher's supervision, say.
+    `update` replaces reinforcement learning on the rewards, by a teacher's supervision, say.
 
     Raises:
         TrainingError: the parity probe failed, or no problem is left.
@@ -484,7 +483,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
 
 
 def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
-    """What a run returns; one that never moved the weights says so, and why."""
+    """What a run returns; says so, and why, if the weights never moved."""
     last = state.last
     if state.step and "grad_norm" not in last:  # of any step: not even of one that was rolled back
         reasons = {
@@ -505,7 +504,7 @@ def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
 
 
 async def _measured_first(state: LoopState, parts: Parts, plan: LoopPlan) -> dict[str, float]:
-    """`evaluate` before the first update; a signal ends it at once, for there is nothing yet that it could cost."""
+    """`evaluate` before the first update; a signal ends it at once, as nothing would be lost."""
     work = evaluate(state, parts, plan)
     metrics = await (parts.stop.cut(work) if parts.world.size == 1 else work)
     if metrics is None:
@@ -514,7 +513,7 @@ async def _measured_first(state: LoopState, parts: Parts, plan: LoopPlan) -> dic
 
 
 async def _drawn(plan: LoopPlan, parts: Parts, state: LoopState) -> list[Rollout]:
-    """What `draw` gives; raises Interrupted where a signal asked for an end. Several processes draw to the end."""
+    """The result of `draw`; raises Interrupted if a signal asked for an end. Several processes draw to the end."""
     if parts.world.any(parts.stop.asked):
         raise _leave(state, parts)
     work = draw(plan, parts, state.step)
@@ -526,7 +525,7 @@ async def _drawn(plan: LoopPlan, parts: Parts, state: LoopState) -> list[Rollout
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One step's rollouts on their way, drawn after `learnt` rounds; judged when `judged` is done."""
+    """One step's rollouts in flight, drawn after `learnt` rounds; judged when `judged` is done."""
 
     judged: asyncio.Task[list[Rollout]]
     learnt: int
@@ -572,7 +571,7 @@ class _Run:
         self._plan, self._parts, self._state = plan, parts, state
         self._slots = asyncio.Semaphore(plan.max_staleness + 1)
         self._rounds: asyncio.Queue[_Round] = asyncio.Queue()
-        self._engine = asyncio.Lock()  # held by a round of rollouts or by a push, in order of asking
+        self._engine = asyncio.Lock()  # held by a round of rollouts or a push, in order of request
 
     async def act(self) -> None:
         """Draw round after round, as long as slots are free."""
@@ -618,13 +617,13 @@ class _Run:
         self._state.seconds += ended - began
         extra = {**apart, "parity": parity, "staleness": float(staleness)}
         if staleness:
-            metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is no fault
+            metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is expected
         learnt = metrics.get("tokens_learnt", 0.0)
         costs = _costs(rollouts, learnt, round_.rollout_s, updated - start, ended - updated)
         await finish(plan, parts, self._state, rollouts, {**metrics, **extra, **costs})
 
     async def _next(self, actor: asyncio.Task[None]) -> _Round:
-        """The next round; raises what the actor died of."""
+        """The next round; raises the actor's error."""
         getter = asyncio.create_task(self._rounds.get())
         await asyncio.wait({getter, actor}, return_when=asyncio.FIRST_COMPLETED)
         if not getter.done():
@@ -633,6 +632,6 @@ class _Run:
         return await getter
 
     def drop_rest(self) -> None:
-        """Forget rounds that nobody will learn from."""
+        """Drop rounds that will not be learnt from."""
         while not self._rounds.empty():
             self._rounds.get_nowait().judged.cancel()

@@ -1,10 +1,10 @@
-"""A bound stage of reinforcement learning: what `grpo`, `ppo` and every other kind that rolls out has in common.
+"""A bound stage of reinforcement learning: what `grpo`, `ppo` and other kinds with rollouts have in common.
 
-`RolloutFields` says how rollouts are drawn, how long a run is and what watches it; `RewardFields` what a rollout is
-worth beside its verdict, and what pulls the policy back. A kind is a factory in `train/stages/` (or in another package)
-that adds its own fields and lays the parts they ask for over the rest by `RolloutFields.stage`: a reference, learnt
-rewards, a critic, earlier data. `PolicyStage.learner` is everything an update needs, without an engine:
-`train.replay.replay` repeats updates through it.
+`RolloutFields` has the fields for drawing rollouts, the length of a run and its health rules; `RewardFields` has
+rewards beside the verdict, and what pulls the policy back. A kind is a factory in `train/stages/` (or in another
+package) that adds its own fields and passes the parts for them to `RolloutFields.stage`: a reference, learnt rewards, a
+critic, earlier data. `PolicyStage.learner` is everything an update needs, without an engine: `train.replay.replay`
+repeats updates through it.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ from ttc.session.thinking import Thinking
 class PolicyStage:
     """What is trained on, how rollouts are drawn and judged, what an update minimises; see the module.
 
-    `rewarder` makes the judge of rollouts; it is given the learnt reward (`learnt`) and the process reward (`process`)
-    where the stage has them. `reference` names the model of the divergence; None is the one that the stage starts from.
-    `passes` are (passes over a batch, optimiser steps per pass). `leave_out` is (a stage that sampled the problems, how
-    often it may have solved one that is still trained on). `watches` measures the divergence from the reference also
-    where no weight pulls the policy back, for a forward pass of it over the rollouts. `answering` answers held-out
+    `rewarder` makes the judge of rollouts from the learnt reward (`learnt`) and the process reward (`process`), if the
+    stage has them. `reference` names the model of the divergence; None: the one that the stage starts from. `passes`
+    are (passes over a batch, optimiser steps per pass). `leave_out` is (a stage that sampled the problems, how often it
+    may have solved one that is still trained on). `watches`: measure the divergence from the reference even if no
+    weight pulls the policy back, which costs a forward pass of it over the rollouts. `answering` answers held-out
     problems instead of one plain draw.
     """
 
@@ -108,7 +108,7 @@ class PolicyStage:
 
     @property
     def overlaps(self) -> bool:
-        """Whether rollouts, verdicts and updates overlap, which the processes of a `World` cannot."""
+        """Whether rollouts, verdicts and updates overlap, which is not possible with several processes."""
         return self.loop is learn_async
 
     def check(self, has_model: bool) -> None:
@@ -169,13 +169,13 @@ class PolicyStage:
         return asyncio.run(self._run(setting, model_of(self.kind, setting)))
 
     async def _run(self, setting: Setting, source: Path) -> StageResult:
-        with stopped_at_once():  # models are loaded, for minutes where they are large
+        with stopped_at_once():  # models are loaded, which takes minutes for large ones
             parts = self.parts(source, setting)
         folder = setting.folder / "model"
         try:
             with setting.stop.heeded(ALL_KEPT):
                 last = await self.loop(self.plan, parts)
-            # before anything is closed: a verifier that does not end must not cost the model
+            # before anything is closed: a verifier that does not end must not cost us the model
             save_model(parts.updater.model, load_tokenizer(source), folder, writes=setting.world.main)
             save_adapter(parts.updater.model, folder, writes=setting.world.main)
         finally:
@@ -242,7 +242,7 @@ class PolicyStage:
         )
 
     def _beside(self, rewarder: Rewarder) -> Verifier | None:
-        """The verifier that `judge` is compared with: the rewards', or the held-out task's where that is another."""
+        """The verifier that `judge` is compared with: the rewards', or the held-out task's if it has another."""
         if self.judge is None:
             return None
         return rewarder if self.held_out.check == self.task.check else served(self.checker(self.held_out))
@@ -256,14 +256,14 @@ class PolicyStage:
 
     @property
     def draws_in_bf16(self) -> bool:
-        """Whether the engine may round as bf16 does: it is not held to fp32."""
+        """Whether the engine may compute in bf16, as it is not set to fp32."""
         return parse_spec(self.engine)[1].get("dtype") != "float32"
 
     def learner(self, source: Path, setting: Setting) -> Updater:
         """What turns rollouts into an update of the model in `source`, with a fresh optimiser.
 
         Raises:
-            ConfigError: a reference or critic that is not there, or reads other ids; before any model is loaded.
+            ConfigError: a reference or critic that is missing, or has another tokenizer; before any model is loaded.
         """
         reference = None
         if self.objective.kl_weight or self.watches:
@@ -311,7 +311,7 @@ class PolicyStage:
 
 
 def by_part(items: Sequence[Item]) -> list[list[Item]]:
-    """The items by the part of a mixture that they are of; all together where they are of none."""
+    """The items by their part of a mixture; all together if there are no parts."""
     parts: dict[str, list[Item]] = {}
     for item in items:
         name = item.target.get("part") if isinstance(item.target, Mapping) else None
@@ -320,7 +320,7 @@ def by_part(items: Sequence[Item]) -> list[list[Item]]:
 
 
 def _overlaps(train: Sequence[Item], held_out: Sequence[Item]) -> list[Any]:
-    """What both sides share, but for an instruction that all prompts have, which tells nothing."""
+    """What both sides share, ignoring an instruction that all prompts have."""
     texts = own_texts([*train, *held_out])
     return list(overlaps(texts[: len(train)], texts[len(train) :]))
 
@@ -351,7 +351,7 @@ def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> 
 
 @dataclass(frozen=True, slots=True)
 class CriticStart:
-    """Where PPO's critic starts: as a copy of the policy, as a head on it, or as a reward model; see `Critic`.
+    """Where PPO's critic starts: as a copy of the policy, a head on it, or a reward model; see `Critic`.
 
     `start` is copy, head, or the reward model: a stage of the run, or a folder.
     """
@@ -379,7 +379,7 @@ class CriticStart:
         else:
             other = load_reward_model(reward_folders(self.start, setting)[0], setting.device)
             module = ValueHead(other.base_model, other.config.hidden_size, shared=False)
-            with torch.no_grad():  # the reward at the last token is the value to begin with
+            with torch.no_grad():  # the reward at the last token is the initial value
                 module.head.weight.copy_(other.score.weight)
         optimiser = Optimiser(module.to(setting.device), self.schedule, world=setting.world)
         return Critic(module, optimiser, self.fit, setting.world)
@@ -387,7 +387,7 @@ class CriticStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutFields:
-    """What is drawn, for how long, and what watches.
+    """Rollouts, length of the run, and health rules.
 
     Args:
         steps: updates, each on a batch of rollouts.
@@ -396,7 +396,7 @@ class RolloutFields:
         n: rollouts per group; at least 2 where only the group says what is good.
         max_tokens: most tokens that a rollout samples, all its turns together; None is the task's.
         thinking: on asks for it, off forbids it, auto leaves it to the model.
-        max_thinking: most thinking tokens of a rollout; what the cap forces is not learnt.
+        max_thinking: most thinking tokens of a rollout; tokens forced by the cap are not learnt.
         engine: what samples, NAME:KEY=VALUE,...; batch-invariant by default, so that a run resumed on the
             same machine is the same bits; embedded:processes=1,... samples in a process of its own.
         sampler: frontier, hard or uniform; or fresh, which asks every problem once.
@@ -431,14 +431,14 @@ class RolloutFields:
     health: Mapping[str, Any] | None = None
 
     def check(self, kind: str) -> None:
-        """Raise ConfigError for a number that must be at least 1 and is not, and an accuracy that cannot be."""
+        """Raise ConfigError for a number below 1, and an impossible accuracy."""
         names = "steps", "prompts", "n", "eval_every", "save_every", "train_limit", "held_out_limit", "max_tokens"
         at_least(kind, 1, **{name: getattr(self, name) for name in names})
         within(kind, 0, 1, until=self.until)
 
     @property
     def plan(self) -> LoopPlan:
-        """How long and how wide."""
+        """The size of the run."""
         names = ("steps", "prompts", "eval_every", "save_every", "until", "mask_truncated")
         return LoopPlan(**{name: getattr(self, name) for name in names})
 
@@ -452,7 +452,7 @@ class RolloutFields:
         return self.max_tokens or task.sampling.max_tokens
 
     def stage(self, kind: str, task: Task, held_out: Task, **own: Any) -> PolicyStage:
-        """The stage of these fields: plain draws under a constant rate, with the parts in `own` over them."""
+        """The stage of these fields: plain draws under a constant rate, overridden by the parts in `own`."""
         defaults: dict[str, Any] = {
             "plan": self.plan,
             "loop": learn,
@@ -479,7 +479,7 @@ _READ_WITH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardFields:
-    """Rewards beside the verifier's, a leash, and earlier data.
+    """Rewards beside the verifier's, the pull to a reference, and earlier data.
 
     Args:
         shaping: further parts of the reward, each NAME:weight=W,...
@@ -488,17 +488,18 @@ class RewardFields:
         reward_weight: weight of the learnt reward, above 0.
         verifier_lm: a generative verifier: a stage of this run, such as 1-sft, or a folder, that criticises answers.
         critique_ask: how a critique is asked for, with {prompt} and {answer}.
-        critique_approves: a pattern; a critique in which it is found approves.
+        critique_approves: a pattern; a critique that contains it approves.
         critiques: critiques of each answer; the reward is the share that approves.
         critique_tokens: most tokens of one; what was cut has no vote.
         critique_weight: weight of that share, above 0.
         verifier_weight: weight of the verifier; 0 leaves the reward to the other parts.
         missing_end: reward of a rollout that did not end by itself, in place of all else; None is none.
-        verifier_s: seconds after which a verdict is no verdict; None is the verifier's own limit with all at once.
-        judge: another verifier of held-out answers, NAME:KEY=VALUE,...; what only the rewards accept is watched.
+        verifier_s: seconds after which a verdict counts as missing; None is the verifier's own limit for all of them.
+        judge: another verifier of held-out answers, NAME:KEY=VALUE,...; answers that only the rewards accept are
+        watched.
         kl_weight: weight of the divergence from the reference, per token in the loss; 0 needs no reference.
         reference: a stage of this run, such as 1-sft, or a model folder; None is the model the stage starts from.
-        reference_every: updates after which the policy becomes the reference, again and again; None is never.
+        reference_every: number of updates after which the policy becomes the reference, repeatedly; None is never.
         ptx: earlier data learnt from beside the rewards: data:FILE, corpus:SPEC or rollouts:STAGE.
         ptx_rows: examples of it per optimiser step.
         ptx_weight: weight of their mean cross-entropy.
@@ -526,7 +527,7 @@ class RewardFields:
     ptx_weight: float = 1.0
 
     def check(self, kind: str) -> None:
-        """Raise ConfigError when nothing would give a reward, or for a divergence that cannot be or nobody reads."""
+        """Raise ConfigError if nothing would give a reward, or for an impossible or unused divergence."""
         weights = "verifier_weight", "reward_weight", "critique_weight", "kl_weight", "ptx_weight"
         finite(kind, **{name: getattr(self, name) for name in (*weights, "missing_end", "verifier_s")})
         defaults = {item.name: item.default for item in fields(self)}

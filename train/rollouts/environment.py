@@ -1,4 +1,4 @@
-"""An environment: problems to be done with tools, how calls are written, and what is rewarded beside the answer.
+"""An environment: problems to solve with tools, the notation of calls, and rewards beside the answer's.
 
 One file of `train/environments/` with a function of its name, or an entry point of `ttc.environments`; the stage
 `agent` trains in it. Rewards are composite: the verifier's verdict and the `shaping` parts, each with its weight and
@@ -30,6 +30,6 @@ class Environment:
     shaping: tuple[str, ...] = ("calls:weight=0", "failed_calls:weight=0")
 
     def strategy(self, n: int) -> Strategy:
-        """Play n episodes on a problem, in training and in evaluation alike."""
+        """Run n episodes on a problem, in training and in evaluation alike."""
         names = ("tools", "markup", "instruct", "max_calls", "max_result", "tool_s")
         return partial(play, n=n, **{name: getattr(self, name) for name in names})

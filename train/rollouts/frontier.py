@@ -1,11 +1,11 @@
-"""The frontier sampler: draw prompts that the policy sometimes solves, since only they carry a signal.
+"""The frontier sampler: draw prompts that the policy solves sometimes, since only they carry a signal.
 
 Each difficulty has a Beta posterior of its success rate, each item one of its own that starts from its difficulty's.
 Old evidence fades by `decay` per step, because the policy changes. An item is drawn with weight p (1 - p) (`frontier`),
 1 - p (`hard`, Kimi k1.5's prioritised sampling) or equally (`uniform`); `explore` keeps a share for every item. An item
-solved by its whole group `retire` times running is dropped; with `fresh` every item is, once it was learnt from. The
-draw is a pure function of (seed, step, round, counts), so a resumed run draws what it would have drawn. Left out: items
-that depend on each other.
+solved by its whole group `retire` times in a row is dropped; with `fresh` every item is dropped once it was learnt
+from. The draw is a pure function of (seed, step, round, counts), so a resumed run draws what it would have drawn. Left
+out: items that depend on each other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WEIGHTS: Mapping[Mode, Callable[[float], float]] = {
 
 @dataclass(slots=True)
 class _Count:
-    """Evidence of one item or difficulty: passes and tries (both fading), and how often running all passed."""
+    """Evidence of one item or difficulty: passes and tries (both fading), and how many times in a row all passed."""
 
     passed: float = 0.0
     tried: float = 0.0
@@ -93,7 +93,7 @@ class Frontier:
         return (own.passed + _STRENGTH * prior) / (own.tried + _STRENGTH)
 
     def update(self, rollouts: Sequence[Rollout]) -> None:
-        """Add the outcomes of one step; rollouts without a verdict tell only that their item was asked."""
+        """Add the outcomes of one step; rollouts without a verdict only show that their item was asked."""
         for count in (*self._of_item.values(), *self._of_difficulty.values()):
             count.passed, count.tried = count.passed * self._decay, count.tried * self._decay
         results: dict[str, list[bool]] = {}

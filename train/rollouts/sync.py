@@ -1,16 +1,16 @@
-"""The trainer's weights in the engine: pushed, proven to have arrived, and put back when the engine dies.
+"""The trainer's weights in the engine: pushed, checked to have arrived, and restored when the engine dies.
 
 A sync can fail silently: an engine with a packed copy of a tied head keeps the old one and reports no error (measured
 on vLLM: mean difference 0.04 nats, where the same weights give 1e-5). So after every sync the engine scores a few
 sequences and the trainer does too; a mean absolute difference above the limit stops the run before anything is learnt
-from wrong samples. In bf16 rounding alone moves a token's log-probability, the more so the more the token surprises
-(`benchmarks.bf16_rounding` measures it), so there the limit holds for each nat of surprise, and once more.
+from wrong samples. In bf16, rounding alone moves a token's log-probability, more for more surprising tokens
+(`benchmarks.bf16_rounding` measures it), so there the limit is multiplied by one plus the mean surprise in nats.
 
-A rollout worker may be killed in the middle of a round: by the system for its memory, by a machine that goes away. Its
-draws are keyed by seed, problem, path and position, so a new engine draws the same tokens again, and nothing else of
-the run is lost. Cost: one forward pass over a few sequences on both sides, and a copy of the weights after every push.
-Tokens of a killed engine that it had not reported are not on the ledger. Left out: saving what a dead engine had
-finished within a round.
+A rollout worker may be killed in the middle of a round, for its memory or with its machine. Its draws are keyed by
+seed, problem, path and position, so a new engine draws the same tokens again, and nothing else of the run is lost.
+Cost: one forward pass over a few sequences on both sides, and a copy of the weights after every push. Tokens of a
+killed engine that it had not reported are not on the ledger. Left out: saving what a dead engine had finished within a
+round.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ _MAX_DEATHS = 5
 
 
 def revived(make: Callable[[], Engine], log: Callable[[str], None]) -> Engine:
-    """Return an engine made by `make` that is made again when it dies; one that takes no weights is left as it is."""
+    """Return an engine made by `make` that is made again when it dies; one that takes no weights is unchanged."""
     engine = make()
     if not (isinstance(engine, LogprobEngine) and isinstance(engine, WeightSync)):
         return engine
@@ -92,7 +92,7 @@ def revived(make: Callable[[], Engine], log: Callable[[str], None]) -> Engine:
 
 
 class Revived(Wrapped):
-    """Implements Engine, LogprobEngine and WeightSync over one that may die."""
+    """Implements Engine, LogprobEngine and WeightSync over an engine that may die."""
 
     _engine: Any
 

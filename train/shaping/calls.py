@@ -1,6 +1,6 @@
-"""Calls of tools beyond those that are free: weigh it negatively, and calls that do not help are given up.
+"""Tool calls beyond the free ones: with a negative weight, the policy gives up calls that do not help.
 
-Without a price, a policy calls whenever it may: an answer that is right after three calls earns as much as after one.
+Without a price, a policy calls whenever it may: a right answer after three calls earns as much as after one.
 """
 
 from __future__ import annotations

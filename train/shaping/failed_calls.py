@@ -1,4 +1,4 @@
-"""Calls of tools that came back as errors: weigh it negatively, and calls are written as the tool reads them."""
+"""Tool calls that came back as errors: with a negative weight, the policy learns to write valid calls."""
 
 from __future__ import annotations
 

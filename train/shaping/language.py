@@ -1,11 +1,11 @@
 """A reward for thinking in one language: the share of the thinking's words that are in the wanted script.
 
 The language consistency reward of DeepSeek-R1 (arXiv:2501.12948, section 2.3.2), where it is the share of words:
-rewarded by results alone, a policy mixes languages in its thinking, and readers lose it; the reward costs a little
-accuracy and keeps it readable. Mathematics and code are of no language and are left out: what stands between dollar
-signs or in backticks, and LaTeX commands. Scripts tell apart what was seen there (Chinese in English thinking) without
-a detector; in scripts that write no spaces two characters count as a word. Left out: languages that share a script, for
-which the verifier `language` has a detector.
+rewarded by results alone, a policy mixes languages in its thinking, which becomes hard to read; the reward costs a
+little accuracy and keeps it readable. Mathematics and code are ignored: text between dollar signs or in backticks, and
+LaTeX commands. Scripts separate the observed case (Chinese in English thinking) without a detector; in scripts without
+spaces two characters count as a word. Left out: languages that share a script, for which the verifier `language` has a
+detector.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """DAPO's soft overlong punishment: a penalty that grows over the last tokens before the limit.
 
 Yu et al. 2025 (arXiv:2503.14476), equation 13. A hard cut punishes sound reasoning as if it were wrong; here the policy
-is told before the cut that it gets long.
+is warned before the cut.
 """
 
 from __future__ import annotations

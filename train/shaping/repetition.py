@@ -1,4 +1,4 @@
-"""A penalty for saying the same again: the share of n-grams of token ids that occurred before in the rollout."""
+"""A penalty for repetition: the share of n-grams of token ids that occurred before in the rollout."""
 
 from __future__ import annotations
 

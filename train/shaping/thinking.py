@@ -1,7 +1,7 @@
 """A reward for form: 1 when the rollout thinks (or does not), with the block closed and an answer after it.
 
 The format reward of DeepSeek-R1-Zero (arXiv:2501.12948). Form is not accuracy: the health rule
-`format_without_accuracy` watches the two part.
+`format_without_accuracy` watches for the two diverging.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The loop, the update rule, health rules and records are those of the stage `grpo`; what differs is that a rollout is an
 episode (`ttc.agents`): the model's own tokens are trained, what tools returned is masked, and held-out problems are
 answered with the tools too. Parts of the reward, calls and failed calls are logged by name. Asynchronous by default,
-because tools and verifiers make some episodes wait. Left out: what grpo can do beyond the fields below.
+because tools and verifiers make some episodes wait. Left out: features of grpo without a field below.
 """
 
 from __future__ import annotations

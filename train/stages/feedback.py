@@ -2,9 +2,9 @@
 
 Constitutional AI's second half (Bai et al. 2022, arXiv:2212.08073; RLAIF, Lee et al. 2023, arXiv:2309.00267): the judge
 is asked which of two answers follows the principle better, and its probabilities of the two labels, averaged over both
-orders, are the preference. An answer's reward is the mean over the pairs it took part in, so `rollouts.jsonl` serves
-the stages `preference` and `reward_model` as any other ranking does. The policy passes through. Measured is how often
-the judge agrees with the verifier where that sees a difference: one half by chance, and never used for the rewards.
+orders, are the preference. An answer's reward is the mean over the pairs it took part in, so the stages `preference`
+and `reward_model` can use `rollouts.jsonl` like any other ranking. The policy passes through. It measures how often the
+judge agrees with the verifier where that sees a difference (one half by chance), which is not used for the rewards.
 Cost: four short forward passes per pair. Left out: reasoning before the judgement.
 """
 
@@ -107,7 +107,7 @@ class _Feedback:
         return {"task": (self.task, None)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`; a feedback that was cut begins again."""
+        """See `Stage.run`; an interrupted one begins again."""
         own = model_of("feedback", setting)
         rollouts = [r for r in read_rollouts(rollouts_path(self.rollouts, setting)) if not r.truncated]
         pairs = self._pairs(rollouts, setting.seed)
@@ -166,7 +166,7 @@ def _shares(sums: Sequence[tuple[float, int]]) -> list[float]:
 
 
 def _agrees(rollouts: Sequence[Rollout], pair: _Pair, win: float) -> float | None:
-    """1 or 0 whether the judge prefers what the verifier scores higher; None where that sees no difference."""
+    """1 or 0: whether the judge prefers the answer that the verifier scores higher; None if it scores them equally."""
     first, second = (rollouts[number].verdict for number in (pair.first, pair.second))
     if first is None or second is None or first.score is None or second.score is None or first.score == second.score:
         return None

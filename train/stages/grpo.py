@@ -1,6 +1,6 @@
 """Reinforcement learning from verified rewards: the loop of `train.rl.loop` on one task.
 
-The kind is called after GRPO (Shao et al. 2024, arXiv:2402.03300), its default; `loss`, `advantage` and `normaliser`
+The kind is named after GRPO (Shao et al. 2024, arXiv:2402.03300), its default; `loss`, `advantage` and `normaliser`
 make it Dr. GRPO, DAPO, GSPO, CISPO, RLOO, REINFORCE++ or Kimi k1.5's loss, each a line of a recipe. Rollouts come from
 any engine that returns ids with log-probabilities and takes new weights, through any strategy. A reference pulls the
 policy back (`kl_weight`), trained reward models add to the verifier or take its place (`reward_model`), a process
@@ -77,7 +77,7 @@ def grpo(
         strategy: what produces the rollouts, NAME:KEY=VALUE,...; None draws n completions.
         branch_every: tokens after which a group's rollouts part in two, until there are n; None draws each by itself.
         refills: further rounds of prompts for groups without a signal.
-        retire: drop a problem after its group passed whole this many times running.
+        retire: drop a problem after its whole group passed this many times in a row.
         leave_out: a stage of this run that sampled them, such as 2-sample: problems it solved too often are dropped.
         leave_out_above: how often is not yet too often.
         asynchronous: draw, judge and learn at once.

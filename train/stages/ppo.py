@@ -1,4 +1,4 @@
-"""PPO with a value head: reinforcement learning from a reward model, a verifier, or both, one rollout a prompt.
+"""PPO with a value head: reinforcement learning from a reward model, a verifier, or both, one rollout per prompt.
 
 Schulman et al. 2017 (arXiv:1707.06347); the form for language models of InstructGPT (Ouyang et al. 2022,
 arXiv:2203.02155) and Tulu 3 (Lambert et al. 2024, arXiv:2411.15124): the divergence from the reference is part of the
@@ -35,7 +35,7 @@ class _RolloutFields(RolloutFields):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RewardFields(RewardFields):
-    """On a leash."""
+    """With a pull to the reference."""
 
     kl_weight: float = 0.05
 

@@ -1,11 +1,11 @@
 """Self-critique and revision: a model answers, says what is wrong with its answer, and writes a better one.
 
-Constitutional AI's first half (Bai et al. 2022, arXiv:2212.08073): nobody labels anything; the principle stands in what
-the model is asked. A constitution is a list of principles, one of which is drawn for every critique; several rounds
-revise the revision, as in the paper. `rollouts.jsonl` holds the revisions as answers to the first prompts, so that the
-stage `sft` imitates them; one whose own critique does not begin with `accept` is marked wrong and not imitated. The
-policy passes through. Measured is the verifier's view of first answers against revisions; it decides nothing.
-Cost: a generation per answer, 2 more per round, and 1 with `accept`.
+Constitutional AI's first half (Bai et al. 2022, arXiv:2212.08073): no labels are needed; the principle is part of the
+prompt. A constitution is a list of principles, one of which is drawn for every critique; several rounds revise the
+revision, as in the paper. `rollouts.jsonl` holds the revisions as answers to the first prompts, so that the stage `sft`
+imitates them; one whose own critique does not begin with `accept` is marked wrong and not imitated. The policy passes
+through. The verifier compares first answers with revisions; this decides nothing. Cost: a generation per answer, 2 more
+per round, and 1 with `accept`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Revise:
         return {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`; a stage that was cut begins again."""
+        """See `Stage.run`; an interrupted one begins again."""
         first, revised = asyncio.run(self._draw(setting))
         write_rollouts(setting.folder / "rollouts.jsonl", [replace(old, verdict=verdict) for old, verdict in revised])
         before, after = ([float(rollout.right) for rollout in rows] for rows in (first, [r for r, _ in revised]))
@@ -138,7 +138,7 @@ class _Revise:
         return self.principles[derive(seed, "principle", number, place) % len(self.principles)]
 
     async def _ask(self, engine: Engine, texts: Sequence[str], seed: int, what: str) -> list[Rollout]:
-        """What the model says to each text."""
+        """The model's answer to each text."""
         problems = [
             Problem(f"{what} {number}", (Message("user", text),), self.task.kind) for number, text in enumerate(texts)
         ]
@@ -151,7 +151,7 @@ class _Revise:
     async def _accepted(
         self, engine: Engine, asked: Sequence[dict[str, str]], better: Sequence[Rollout], seed: int
     ) -> list[Verdict]:
-        """Whether the model finds no fault with its revisions; without `accept` every finished one passes."""
+        """Whether the model accepts its revisions; without `accept` every finished one passes."""
         if self.accept is None:
             return [Verdict("correct", reason="not judged", version="revise") for _ in better]
         texts = [self.critique.format(**{**one, "answer": new.text}) for one, new in zip(asked, better, strict=True)]

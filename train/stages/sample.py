@@ -1,4 +1,4 @@
-"""Draw rollouts of the current model on a task and judge them: what rejection sampling and on-policy pairs start from.
+"""Draw rollouts of the current model on a task and judge them, for rejection sampling and on-policy pairs.
 
 The model passes through unchanged; `rollouts.jsonl` holds every draw with its ids, log-probabilities and verdict. The
 held-out metric is the accuracy of the draws, with its interval over problems. Cost: n completions per problem.
@@ -46,7 +46,7 @@ def sample(
         thinking: on asks for it, off forbids it, auto leaves it to the model.
         max_thinking: most thinking tokens of a rollout.
         partial_credit: take the verifier's score as the reward instead of right or wrong.
-        round: number of the round; another round draws anew.
+        round: number of the round; another round makes new draws.
         engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
     """
     at_least("sample", 1, n=n, limit=limit, max_tokens=max_tokens)
@@ -75,7 +75,7 @@ class _Sample:
         return {"task": (self.task, self.limit)}
 
     def run(self, setting: Setting) -> StageResult:
-        """See `Stage.run`; a sampling that was cut begins again."""
+        """See `Stage.run`; an interrupted one begins again."""
         source = model_of("sample", setting)
         rollouts = asyncio.run(self._draw(source, setting))
         write_rollouts(setting.folder / "rollouts.jsonl", rollouts)

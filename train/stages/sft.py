@@ -2,10 +2,10 @@
 
 Rows come from a JSON-lines file (see `train.examples.examples`: thinking on, off or left open per row), from a corpus
 of `train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
-arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the same update rule as everything
-else, with cross-entropy weights only. Held out are whole prompts; measured are the probability per token of their
-completions and, with `held_out`, the accuracy on a task, both before and after. Rows of a file and rollouts that are
-problems of that task, or rows longer than the model reads, are refused. Rows may be packed (`train.update.logprobs`).
+arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the common update rule with only
+cross-entropy weights. Whole prompts are held out; it measures the probability per token of their completions and, with
+`held_out`, the accuracy on a task, both before and after. Rows and rollouts that are problems of that task, and rows
+longer than the model's context, are refused. Rows may be packed (`train.update.logprobs`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""SFT, DPO, KTO or a Bradley-Terry reward model through TRL's own trainers, for models beyond this package's loops.
+"""SFT, DPO, KTO or a Bradley-Terry reward model by TRL's own trainers, for models too large for this package's loops.
 
 The rows, what is held out and how it is measured are those of the stages `sft` and `preference`; only the updates are
 TRL's, with its checkpoints. A reward model is written to `reward_model`, and the policy passes through. TRL 1.16
 (Apache-2.0, the extra `train`) brings FSDP, DeepSpeed and PEFT to these four. It is given token ids, not text, so what
 is trained on is what was sampled (TRL's DPO and KTO would tokenise again; their data set is set after they are made,
 which leaves their loss and collator untouched). Everything else of TRL's configuration can be set by name. Left out:
-health rules, which TRL's loop does not ask; weights of rows, which its losses do not take; TRL's online trainers, which
-cannot take our engines, and its experimental ones, which come and go.
+health rules, which TRL's loop does not support; weights of rows, which its losses do not take; TRL's online trainers,
+which cannot use our engines, and its experimental ones, which come and go.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _paired(rows: Sequence[Preferred]) -> list[dict[str, Any]]:
 
 
 def _labelled(rows: Sequence[Preferred]) -> list[dict[str, Any]]:
-    """Single completions, each with the completion of another prompt, on which the reference point is estimated."""
+    """Single completions, each with the completion of another prompt, for estimating the reference point."""
     single = [(side, good) for pair in rows for side, good in ((pair.chosen, True), (pair.rejected, False))]
     others = mismatched([side for side, _ in single])
     return [

@@ -1,4 +1,4 @@
-"""A batch of the one update rule: ids, three weights per token, and how it is cut.
+"""A batch of the common update rule: ids, three weights per token, and how it is cut.
 
     loss = sum over tokens of   pg * policy-gradient term   (GRPO, PPO, RLOO, ...)
                               + ce * -log p(token)          (SFT, rejection sampling, thinking fusion)
@@ -13,8 +13,8 @@ the result does not depend on how the batch is cut, on padding, or on the number
     rollout     sum per rollout, mean over rollouts (Kimi k1.5; the likelihood of whole sequences)
 
 Mini-batches (an optimiser step each) and micro-batches (a forward pass each) are pure functions of the batch's lengths
-and a number, so that every process of a run, and a resumed one, cuts alike. Masks come from lengths, never from a
-padding id: a policy may well sample that id. Shapes: R rows, L ids padded on the right, T = L - 1 target tokens.
+and a number, so that every process of a run, and a resumed one, cuts in the same way. Masks come from lengths, never
+from a padding id: a policy may sample that id. Shapes: R rows, L ids padded on the right, T = L - 1 target tokens.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ _ABOVE = 10**6
 def micro_batches(
     mask: torch.Tensor, index: torch.Tensor, most: int, least: int = 1, kin: torch.Tensor | None = None
 ) -> Iterator[torch.Tensor]:
-    """Cut `index` so that rows x longest row stays within `most` tokens, and passes and padding cost least together.
+    """Cut `index` so that rows x longest row stays within `most` tokens, at the least cost of passes plus padding.
 
     Args:
         mask: (R, T) True at the tokens that are asked for.

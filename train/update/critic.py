@@ -1,4 +1,4 @@
-"""The value head of PPO: how much reward is still to come before each token.
+"""The value head of PPO: the expected reward still to come before each token.
 
 Schulman et al. 2017 (arXiv:1707.06347). Three kinds by where the head sits: on a body of its own that starts as the
 policy's (`copy`), on the policy's hidden states, which it does not move (`head`, a linear probe that costs next to

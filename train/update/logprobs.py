@@ -1,13 +1,13 @@
 """Log-probabilities of the tokens of a right-padded batch under a causal language model.
 
 Sequences start at position 0 and are padded on the right, so causal attention never sees padding: no attention mask and
-no position ids are needed, and a row's numbers do not depend on its neighbours. Only positions that are asked for go
-through the head, in chunks, so that (R, T, V) logits never exist at once: a chunk is computed again for the gradient
-instead of being kept, unless all of them are small. Under a head that is not trained (adapters) nothing is computed
-again: a log-probability's slope is that of its own logits alone, so it is taken while they are there, and the gradient
-scales it. Temperature is 1: rollouts are drawn so. A comparison over the whole vocabulary (with a teacher) sees the
-same chunks. Memory: a chunk's logits, a few times over; kept for the gradient are hidden states, or slopes, alone.
-Cost: one product with a trained head more.
+no position ids are needed, and a row's numbers do not depend on its neighbours. Only requested positions go through the
+head, in chunks, so that (R, T, V) logits never exist at once: a chunk is computed again for the gradient instead of
+being kept, unless all of them are small. Under a head that is not trained (adapters) nothing is computed again: a
+log-probability's slope is that of its own logits alone, so it is taken while they are there, and the gradient scales
+it. Temperature is 1, as for rollouts. A comparison over the whole vocabulary (with a teacher) sees the same chunks.
+Memory: a chunk's logits, a few times over; kept for the gradient are hidden states, or slopes, alone. Cost: one product
+with a trained head more.
 
 Rows lie in the forward pass in one of three ways:
 
@@ -131,7 +131,7 @@ def token_logprobs(
 
 
 def _in_rows(wanted: torch.Tensor, parts: Sequence[tuple[torch.Tensor, ...]], count: int) -> list[torch.Tensor]:
-    """Numbers of the wanted positions, chunk by chunk, at their places in (R, T); zeros where there is no chunk."""
+    """Values of the wanted positions, chunk by chunk, at their places in (R, T); zeros without chunks."""
     empty = torch.zeros(wanted.shape, dtype=torch.float32, device=wanted.device)
     columns = [empty.masked_scatter(wanted, torch.cat(column)) for column in zip(*parts, strict=True)]
     return columns or [empty] * count
@@ -261,7 +261,7 @@ def worth_sharing(model: Any, ids: torch.Tensor, wanted: torch.Tensor) -> list[F
 
 
 def kindred(model: Any, ids: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor | None:
-    """A number for each row, (R,), the same in a family, where micro-batches had better keep families together.
+    """A number for each row, (R,), the same within a family, if micro-batches should keep families together.
 
     Compared are whole families with rows in batches of like length, which pad little.
     """
@@ -284,7 +284,7 @@ def _work(config: Any, lines: int, width: int) -> float:
 
 
 def _windowed(model: Any) -> bool:
-    """Whether a layer sees less than all that stands before a token, which a mask of ours would not know.
+    """Whether a layer sees less than everything before a token, which our mask would not respect.
 
     By its layers where the configuration names them, else by a window that slides within the model's context (as in
     Mistral). Layers with a state of their own, which no mask holds back, count too.
@@ -298,7 +298,7 @@ def _windowed(model: Any) -> bool:
 
 
 def _takes_masks(model: Any) -> bool:
-    """Whether its attention takes a mask of ours and writes no scores out, which would cost more than is saved."""
+    """Whether its attention takes our mask without materialising scores, which would cost more than is saved."""
     attention = getattr(getattr(model, "config", None), "_attn_implementation", "")
     return attention in MASKED and not _windowed(model)
 

@@ -1,4 +1,4 @@
-"""The terms of an update per token: advantages, the seam of policy gradients, divergence, the engine's mismatch.
+"""The terms of an update per token: advantages, the interface of policy-gradient losses, divergence, engine mismatch.
 
 Shapes: R rollouts, T positions (the target tokens of a right-padded batch). A reward of NaN means that there was no
 verdict (a verifier timed out): such a row takes no part in any mean and gets advantage 0, which is not reward 0.
@@ -63,7 +63,7 @@ Advantage: TypeAlias = Callable[[RewardBatch], torch.Tensor]
 
 
 def across_prompts(advantage: Advantage) -> bool:
-    """Whether an advantage tells a good rollout from a bad one where each is the only one of its prompt."""
+    """Whether an advantage can tell a good rollout from a bad one if each is the only one of its prompt."""
     rewards, mask = torch.tensor([0.0, 1.0]), torch.ones(2, 1, dtype=torch.bool)
     outcome = RewardBatch(rewards, torch.arange(2), mask, steps=rewards[:, None], tokens=torch.arange(2)[:, None])
     return bool(advantage(outcome).any())
@@ -105,7 +105,7 @@ def group_std(
 
 
 def check_eps(name: str, eps: float) -> None:
-    """Raise ConfigError for what may not be added to a spread."""
+    """Raise ConfigError for an invalid `eps`, which is added to a spread."""
     at_least(name, 0, eps=eps)
     finite(name, eps=eps)
 
@@ -128,7 +128,7 @@ Loss: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tens
 
 
 def pulls(loss: Loss) -> bool:
-    """Whether a loss moves tokens without an advantage, as Kimi's does: then no rollout may be left out."""
+    """Whether a loss moves tokens without an advantage, like Kimi's: then no rollout may be left out."""
     one = torch.ones(1, 1)
     outcome = loss(-one, -2 * one, torch.zeros(1, 1), one.bool())
     return isinstance(outcome, PerToken) and bool(outcome.loss.any())  # a user's own is held to its type where it acts
@@ -169,7 +169,7 @@ KL_ESTIMATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 def fair_kl(
     estimator: str, logprobs: torch.Tensor, reference: torch.Tensor, old: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """An estimate, and what of it is a loss: over samples of `old` its gradient is that of the divergence itself."""
+    """The estimate, and a loss of it whose gradient over samples of `old` is that of the divergence itself."""
     estimate = KL_ESTIMATORS[estimator](logprobs, reference)
     ratio = torch.exp(logprobs - old)
     return estimate, (ratio.detach() if estimator == "k2" else ratio) * estimate

@@ -1,4 +1,4 @@
-"""One optimiser step over a batch: the update rule, micro-batches, clipping, and how the model is held meanwhile.
+"""One optimiser step over a batch: the update rule, micro-batches, clipping, precision and checkpointing.
 
 The batch may be passed over several times (`epochs`) and cut into mini-batches, each an optimiser step; the ratio is
 then taken against log-probabilities computed before the first of them. With one pass and one mini-batch the ratio is
@@ -60,7 +60,7 @@ class Objective:
     entropy_weight: float = 0.0
 
     def teaches(self, batch: TokenBatch) -> torch.Tensor:
-        """Numbers of the rows that move the weights: by an advantage, a divergence, the loss's own pull, entropy."""
+        """Indices of the rows that move the weights: by an advantage, a divergence, the loss's own pull, entropy."""
         if self.entropy_weight or pulls(self.loss):
             return batch.mask.any(1).nonzero()[:, 0]
         return ((batch.advantages * batch.pg != 0) | (batch.kl != 0)).any(1).nonzero()[:, 0]
@@ -134,7 +134,7 @@ class Updater:
         self._reference_every, self._renewals, self.learnt = reference_every, 0, 0
 
     def learn(self, batch: TokenBatch, outcome: RewardBatch) -> dict[str, float]:
-        """Update on a batch without weights and its rewards; returns metrics, without a norm when nothing is learnt.
+        """Update on a batch without weights and its rewards; returns metrics, without a norm if nothing is learnt.
 
         All rows count in means, spreads and weights; those that cannot move the model are left out of its passes.
 
@@ -282,7 +282,7 @@ class Updater:
     def _without_gradient(self, model: Any, batch: TokenBatch) -> torch.Tensor:
         """Log-probabilities (R, T) of the batch's tokens under `model`, on the device of the batch.
 
-        Of fewer rows than processes each computes all: one without a row would hold up split weights.
+        With fewer rows than processes each computes all: a process without a row would block split weights.
         """
         world = self._world if len(batch) >= self._world.size else ALONE
         logprobs = torch.zeros_like(batch.engine)
@@ -363,7 +363,7 @@ class Build:
     clip_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no adapter, pass or optimiser can have."""
+        """Refuse impossible numbers for adapters, passes or the optimiser."""
         at_least("update", 1, micro_tokens=self.micro_tokens)
         at_least("update", 0, weight_decay=self.weight_decay)
         finite("update", weight_decay=self.weight_decay, lora_alpha=self.lora_alpha)
@@ -385,7 +385,7 @@ class Build:
         add_lora(model, self.lora, alpha, derive(seed, "lora") % (1 << 31), head)
 
     def frozen(self, folder: Path, device: str, world: World = ALONE) -> Any:
-        """The model of a folder that is only read, split as the trained one is."""
+        """The model of a folder that is only read, split like the trained one."""
         model = load_model(folder, device, dtype=self.frozen_type(folder, device)).eval()
         return shard(model, world, token_logprobs) if self.shard else model
 
@@ -402,7 +402,7 @@ class Build:
         return Optimiser(model, schedule, world=world, weight_decay=self.weight_decay, clip=self.clip_norm)
 
     def rows(self, longest: int, device: str | torch.device) -> int:
-        """Rows of `longest` tokens that one pass takes, where passes are counted in rows: one at least."""
+        """Rows of `longest` tokens in one pass, for passes counted in rows; at least one."""
         return max(pass_tokens(self.micro_tokens, torch.device(device)) // max(longest, 1), 1)
 
     def computing(self, device: torch.device) -> torch.autocast:

@@ -1,13 +1,13 @@
 """One episode: observe, think, act, until the model answers or a limit ends it.
 
 Yao et al. 2023, "ReAct"; ToRA and ReTool do the same within one reasoning trace. A turn is sampled up to the end of a
-call; the call is run; what it returned is appended as ids; the same draw goes on. So an episode is one draw with
-injected spans: its randomness is keyed by token position as in any draw, the budget and the thinking control hold over
-all of its turns, and training masks what it did not sample. Cost: one request per turn, over a cached context.
+call; the call is run; its result is appended as ids; the same draw continues. So an episode is one draw with injected
+spans: its randomness is keyed by token position as in any draw, the budget and the thinking control apply to all of its
+turns together, and training masks what was not sampled. Cost: one request per turn, over a cached context.
 
 A failure of a tool (a wrong call, an exception, no result in time) is an observation that begins with `error:`. More
-calls than `max_calls`, or no room for another turn, end the episode as cut, which is not finished. Left out: calls
-that run side by side.
+calls than `max_calls`, or no room for another turn, end the episode as cut, which is not finished. Left out: parallel
+calls.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ async def run_episode(
 
 
 async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
-    """Sample up to a call, the end, or the end of the room there is."""
+    """Sample up to a call, the end, or the limit of tokens."""
     ids = draw.prompt.token_ids or ()
     room = min(session.capabilities.max_context - len(ids), session.sampling.max_tokens - draw.num_sampled)
     if room < 1:
@@ -92,7 +92,7 @@ async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
 
 
 async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: EpisodeLimits) -> _Seen:
-    """Run the call at the end of `turn`; whatever goes wrong is for the model to read."""
+    """Run the call at the end of `turn`; any failure becomes text for the model."""
     try:
         call = markup.read(turn)
         if call.tool not in uses:
@@ -100,7 +100,7 @@ async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: Episo
         return _Seen(_cut(await _used(uses[call.tool], call, limits.tool_s), limits), False)
     except ToolFailure as failure:
         return _Seen(_cut(f"error: {failure}", limits), True)
-    except (Exception, SystemExit, asyncio.CancelledError) as exc:  # its bug is one failed call of one episode
+    except (Exception, SystemExit, asyncio.CancelledError) as exc:  # a bug in a tool is one failed call of one episode
         task = asyncio.current_task()
         if isinstance(exc, asyncio.CancelledError) and (task is None or task.cancelling()):
             raise  # it is the episode that is cancelled, and not something within the tool
@@ -108,7 +108,7 @@ async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: Episo
 
 
 async def _used(use: Use, call: Call, within_s: float) -> str:
-    """What the tool returns; raises ToolFailure where that is no text, or too late."""
+    """What the tool returns; raises ToolFailure if that is no text or too late."""
     try:
         async with asyncio.timeout(within_s) as limit:
             result: object = use(call.argument)
@@ -123,14 +123,14 @@ async def _used(use: Use, call: Call, within_s: float) -> str:
 
 
 def _cut(text: str, limits: EpisodeLimits) -> str:
-    """What the model may read of `text`: so much of it, and what is no character as a question mark."""
+    """`text` as the model may read it: cut to its limit, with question marks for invalid characters."""
     return text[: limits.max_result].encode("utf-8", "replace").decode()
 
 
 def _written(session: Session, markup: Markup, result: str) -> tuple[tuple[int, ...], str]:
-    """A result as the markup has it, ids and text: what it spells out itself is no turn and no end of a thought.
+    """A result in the markup, as ids and text, in which no marker has an effect.
 
-    Marks that are found as text lose their wholeness by a space.
+    Control tokens that it spells out are encoded as plain characters; text markers are broken by a space.
     """
     for mark in session.capabilities.think_texts or ():
         result = result.replace(mark.text, f"{mark.text[:1]} {mark.text[1:]}")
@@ -142,8 +142,8 @@ def _written(session: Session, markup: Markup, result: str) -> tuple[tuple[int, 
 
 
 def _answered(candidate: Candidate, last: str) -> Candidate:
-    """The candidate with only `last`, what was said after the last result, as its text; thinking is left as it is.
+    """The candidate with only `last`, the text after the last result, as its text; its thinking stays.
 
-    Where the thought ended within `last`, all of the text came after it.
+    If the thought ended within `last`, all of the text came after it.
     """
     return replace(candidate, text=last) if candidate.text.endswith(last) else candidate

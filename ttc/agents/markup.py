@@ -4,10 +4,9 @@ r"""How a call and its result are written in a model's text.
     hermes   <tool_call>{"name": "calculator", "arguments": {"input": "12*3"}}</tool_call>  ends the turn, and a user
              turn brings  <tool_response>36</tool_response>  (Qwen 2.5 and 3, Hermes)
 
-The text stops at the token that completes the end marker of a call (which may bring a character more), and what the
-model would have said after it is never sampled. Markers that the model writes by itself are text: only an observation
-that this package appended is one. Left out: several calls in one turn, and the markups of other families (each is an
-entry of `MARKUPS`).
+The text stops at the token that completes the end marker of a call (which may add a character), and nothing is sampled
+after it. Result markers that the model writes itself are text: only results appended by this package count. Left out:
+several calls in one turn, and the markups of other families (each is an entry of `MARKUPS`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Call:
 class Markup:
     """A way of writing: `stops` end a call, `read` takes the turn up to it, `write` gives the text of its result.
 
-    `read(turn)` raises ToolFailure for what is no call; `instruct` says to the model how to call.
+    `read(turn)` raises ToolFailure if there is no valid call; `instruct` tells the model how to call.
     """
 
     stops: tuple[str, ...]

@@ -4,10 +4,10 @@
         name: str                 what the model calls it
         about: str                one line for the model
         def start(problem) -> Use        one per episode, so that a tool may have a state (a game, a shell)
-    Use = async (argument: str) -> str; a plain function will do, but no limit of time ends it
+    Use = async (argument: str) -> str; a plain function works, but no time limit can end it
 
-A tool is one file of `ttc/tools/`, with a function of its name that makes it, or an entry point of `ttc.tools`. What
-goes wrong in it is reported to the model and never ends the run. A tool sees the problem, never its target.
+A tool is one file of `ttc/tools/`, with a function of its name that makes it, or an entry point of `ttc.tools`. Its
+errors are reported to the model and never end the run. A tool sees the problem, never its target.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Use: TypeAlias = Callable[[str], Awaitable[str]]
 
 
 class ToolFailure(Exception):
-    """The call was wrong or led to nothing; the message is for the model."""
+    """The call was wrong or failed; the message is for the model."""
 
 
 class Tool(Protocol):
@@ -52,9 +52,9 @@ class Tool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """The tools of a run by how they were asked for, `calculator` or `search:folder=notes`; calling it makes them.
+    """The tools of a run as they were requested, `calculator` or `search:folder=notes`; calling it makes them.
 
-    Equal kits are one kit: as a factory of `Session.shared` it is made once per run.
+    Equal kits compare equal, so `Session.shared` makes each only once per run.
     """
 
     specs: tuple[str, ...]

@@ -1,21 +1,19 @@
-"""A plan of the strategy `auto`: what a calibration saw, its file, and the policy that spends a budget best by it.
+"""A plan of the strategy `auto`: the results of a calibration, their file, and the best policy for a budget.
 
-A route is one way to spend tokens on a problem: a kind of draw (plain samples, or islands of a tree search, perhaps
-opened by the greedy answer) and a ladder of how many of them. At each rung the draws so far put a problem into a state;
-the table knows how often an answer given there is right and where the next draws lead. A plan is fitted in
+A route is one way to spend tokens on a problem: a kind of draw (plain samples, or islands of a tree search, possibly
+after a greedy answer) and a ladder of numbers of draws. At each rung the draws so far put a problem into a state; the
+table has how often an answer given there is right, and to which states the next draws lead. A plan is fitted in
 `evals.allocation.calibrate` and persisted as JSON.
 
 Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707), with the marginal gain looked up at every step
 rather than once. A state is the share of the leading answer and its margin; with a scorer, how good the best one is and
 whether the votes agree with it.
 
-A price is put on one token. Backward induction (Bellman 1957) then tells from which states it is worth going on, and so
+A token has a price. Backward induction (Bellman 1957) then gives the states from which it is worth continuing, and so
 which route is worth most. The price is chosen such that this spends the budget. Where the budget lies between two
-prices, a share of the problems follows the richer policy: it is met on average, and a budget between two routes is
-spent on the best mixture of them.
-
-A state forgets which rungs lie behind it (a Markov approximation). Left out: leaving a route for another on the way,
-and routes that think longer.
+prices, a share of the problems follows the richer policy, so that the budget is met on average and the best mixture of
+two routes is used. A state does not remember the earlier rungs (a Markov approximation). Left out: changing routes on
+the way, and routes that think longer.
 """
 
 from __future__ import annotations
@@ -39,8 +37,8 @@ from ttc.errors import ConfigError
 class DrawKind:
     """What one draw is: a plain sample, or an island of a tree search with the parameters `search` of `tree`.
 
-    `width` samples live in a draw at once. With `greedy`, draw 0 is the greedy answer. Without `scored` no scorer is
-    asked, and answers are voted on.
+    `width` samples live in a draw at once. With `greedy`, draw 0 is the greedy answer. Without `scored`, no scorer is
+    used and answers are voted on.
     """
 
     width: int = 1
@@ -57,8 +55,8 @@ class DrawKind:
 class State:
     """What is known of a state at one rung.
 
-    `visits` is the share of problems that come by when all go on to the top; `tokens` what the next rung takes from
-    here (0 at the top); `accuracy` by rule, of stopping here; `leads` the shares of the states of the next rung.
+    `visits` is the share of problems that pass through it when all continue to the top, `tokens` the cost of the next
+    rung (0 at the top), `accuracy` that of stopping here, by rule, `leads` the shares of the next rung's states.
     """
 
     visits: float
@@ -97,7 +95,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a calibration found: its routes, and what it cost itself, in tokens (`spent`)."""
+    """The result of a calibration: its routes, and its own cost in tokens (`spent`)."""
 
     routes: tuple[Route, ...]
     spent: int
@@ -110,7 +108,7 @@ class Plan:
 
     @property
     def first(self) -> float:
-        """Tokens of the first rung of the cheapest route: a problem takes no less."""
+        """Tokens of the first rung of the cheapest route, the least that a problem takes."""
         return min(route.first for route in self.routes)
 
 
@@ -124,7 +122,7 @@ def save_plan(plan: Plan, path: pathlib.Path) -> None:
 
 
 def plan_of(data: Mapping[str, Any]) -> Plan:
-    """Make a plan of its JSON object; what is missing or wrong raises KeyError, TypeError or ValueError."""
+    """Make a plan from its JSON object; a missing or wrong field raises KeyError, TypeError or ValueError."""
     routes = tuple(_route(route) for route in data["routes"])
     if not routes:
         raise ValueError("it has no routes")
@@ -153,12 +151,12 @@ def load_plan(path: str) -> Plan:
 
 
 def weights_in(contents: Mapping[str, str]) -> set[str]:
-    """The digests of the weights that drew, among those of a run by name (`ttc.identity.digests`)."""
+    """The digests of the sampling model's weights, among the named digests of a run (`ttc.identity.digests`)."""
     return {digest for name, digest in contents.items() if name.startswith("weights of model ")}
 
 
 def questions_of(problems: Iterable[Problem]) -> set[str]:
-    """Digests of what problems ask, by which a plan knows those that it was calibrated on."""
+    """Digests of questions, by which a plan recognises the problems that it was calibrated on."""
     texts = (json.dumps([[message.role, message.content] for message in problem.messages]) for problem in problems)
     return {hashlib.blake2b(text.encode(), digest_size=8).hexdigest() for text in texts}
 
@@ -170,7 +168,7 @@ MAX_PRICE, MIN_PRICE, HALVINGS = 1.0, 1e-8, 48
 
 @dataclass(frozen=True, slots=True)
 class Climb:
-    """What is best on one route: by rung, the states to go on from and the tokens still to be spent from each."""
+    """The best policy on one route: by rung, the states to continue from and the tokens still to be spent from each."""
 
     go: tuple[frozenset[str], ...]
     ahead: tuple[Mapping[str, float], ...]
@@ -178,7 +176,7 @@ class Climb:
 
 @dataclass(frozen=True, slots=True)
 class StoppingPolicy:
-    """The best policy at one price: the place of the route to take, and what is best on each route."""
+    """The best policy at one price: the index of the route to take, and the best policy on each route."""
 
     route: int
     climbs: tuple[Climb, ...]
@@ -193,12 +191,12 @@ class Mixture:
     fraction: float
 
     def pick(self, u: float) -> StoppingPolicy:
-        """The policy of a problem whose dice, in [0, 1), show `u`."""
+        """The policy of a problem whose random number in [0, 1) is `u`."""
         return self.rich if u < self.fraction else self.lean
 
 
 def state_of(candidates: Sequence[Candidate], key: Key, cuts: Sequence[float]) -> str:
-    """Name the state that some samples put a problem into: small whole numbers, joined by points."""
+    """Name the state that some samples put a problem into: small whole numbers, joined by dots."""
     votes = tally(candidates, key)
     first, second = votes[0] if votes else 0.0, votes[1] if len(votes) > 1 else 0.0
     share = round(SHARES * first / max(len(candidates), 1))
@@ -224,7 +222,7 @@ def policy_at(plan: Plan, price: float) -> StoppingPolicy:
 
 
 def _climb(route: Route, price: float) -> tuple[Climb, float]:
-    """What is best on a route, and what it is worth, less its tokens, before the first draw."""
+    """The best policy on a route, and its worth before the first draw, less the price of its tokens."""
     go: list[frozenset[str]] = []
     ahead: list[Mapping[str, float]] = []
     value: dict[str, float] = {}
@@ -250,9 +248,9 @@ def _climb(route: Route, price: float) -> tuple[Climb, float]:
 
 
 def mix(plan: Plan, tokens: float, spends: Callable[[StoppingPolicy], float]) -> Mixture:
-    """Return the mixture that spends `tokens` by plan; `spends` tells what a policy would.
+    """Return the mixture that is expected to spend `tokens`; `spends` gives a policy's expectation.
 
-    More than the richest policy can use is left over; less than the leanest one takes, it takes all the same.
+    Tokens beyond the richest policy are left over; the leanest one is used even if it takes more than `tokens`.
     """
     low, high = math.log(MIN_PRICE), math.log(MAX_PRICE)
     rich, lean = policy_at(plan, MIN_PRICE), policy_at(plan, MAX_PRICE)

@@ -4,7 +4,7 @@ r"""Blind reading of answers: extract the final one from a text, and group equal
     key(final, kind) -> str                equal keys are one voting class
     classes(keys) -> dict                  the class of each key in a vote, where 5 may join 5 m
 
-Neither sees a target, evaluates text, or raises for any text; both are linear in the text up to a cap. The kinds are
+These never see a target, evaluate text or raise for any text; they are linear in the text up to a cap. The kinds are
 those of `ttc.answers.kinds`. Cost: tens of microseconds a text, a fraction of a millisecond a key.
 """
 

@@ -1,4 +1,4 @@
-"""Choosing among candidates: votes, the best score, and two rules that do not trust the scorer to the end.
+"""Choosing among candidates: votes, the best score, and two rules that do not fully trust the scorer.
 
     argmax        the best score (best-of-n)
     weighted      the answer class with the largest sum of scores (Li et al. 2022); one below 0 has no say in it, since
@@ -10,8 +10,8 @@
 
 A score per step becomes one number by `aggregate`: last, min, prod or mean, over all steps or the last few. Lightman et
 al. 2023 ("Let's Verify Step by Step") use prod and min; Snell et al. 2024 use last. The product is taken in the log
-domain. A `window` forgets early steps: a min or a product then no longer falls with length alone. A score without a
-verdict stays without one.
+domain. With a `window` only the last steps count, so that a min or a product no longer falls with length alone. A score
+without a verdict stays without one.
 
 Votes are over answer-equivalence classes, plain (Wang et al. 2022, "Self-Consistency Improves Chain of Thought
 Reasoning") or weighted: two finals are in one class when their keys are equal, or when one is a number without a unit
@@ -84,13 +84,13 @@ def choose(
 ) -> Candidate | None:
     """Select among closed paths; None when none has both a final answer and what the rule needs.
 
-    `u` in [0, 1) is the dice of the rules that draw.
+    `u` is the random number in [0, 1) of the rules that draw.
     """
     return _RULES[select](candidates, key, beta, u)
 
 
 def check_beta(beta: float) -> None:
-    """Refuse a beta that is no temperature."""
+    """Refuse a beta that is not a positive finite number."""
     if not (math.isfinite(beta) and beta > 0):
         raise ConfigError(f"beta must be > 0, got {beta}")
 
@@ -107,7 +107,8 @@ def pessimistic_weights(scores: Sequence[float], beta: float) -> list[float]:
     """Return relu((score - l) / beta), where l is the one number that makes their mean 1; safe for any finite scores.
 
     The mean falls in l, piecewise linearly: with the scores sorted, the segment that holds l is found exactly. All is
-    counted down from the best score in units of beta, so that a beta below the rounding of the scores loses nothing.
+    measured down from the best score in units of beta, so that a beta below the rounding of the scores loses no
+    precision.
 
     >>> [round(w, 3) for w in pessimistic_weights([0.0, 1.0], 1.0)]
     [0.5, 1.5]
@@ -134,7 +135,7 @@ def pick(weights: Sequence[float], u: float) -> int:
 
 
 def _scored(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Those that may be chosen, in path order, so that the dice fall alike in any schedule."""
+    """The candidates that may be chosen, in path order, so that a random choice does not depend on the schedule."""
     eligible = [c for c in candidates if c.final is not None and c.score is not None and math.isfinite(c.score)]
     return sorted(eligible, key=lambda candidate: candidate.path)
 
@@ -171,7 +172,7 @@ def by_score(candidate: Candidate) -> float | None:
 
 
 def num_unweighed(candidates: Sequence[Candidate], select: Select) -> int:
-    """How many scores have no say in a rule that sums them, as they are below 0."""
+    """How many scores a summing rule ignores because they are below 0."""
     return sum(c.score is not None and by_score(c) is None for c in candidates) if select == "weighted" else 0
 
 
@@ -203,7 +204,7 @@ def tally(candidates: Sequence[Candidate], key: Key, weight: Weight = even) -> l
 
 def _classes(candidates: Sequence[Candidate], key: Key, weight: Weight) -> dict[str, list[tuple[float, Candidate]]]:
     members: dict[str, list[tuple[float, Candidate]]] = {}
-    keys: dict[str, str] = {}  # most finals are spelt alike, and a key costs more than all else here
+    keys: dict[str, str] = {}  # most finals are spelt the same, and computing a key is the expensive part
     for candidate in candidates:
         value = weight(candidate)
         if candidate.final is not None and value is not None:
@@ -226,5 +227,5 @@ def by_length(candidate: Candidate) -> tuple[int, ...]:
 
 
 def fallback(candidates: Sequence[Candidate]) -> Candidate | None:
-    """What to show when everyone abstained: the first finished path, else the first; it carries no final answer."""
+    """What to show when all abstained: the first finished path, else the first; it has no final answer."""
     return min(candidates, key=lambda c: (c.finish_reason != "stop", *by_length(c)), default=None)

@@ -1,1 +1,1 @@
-"""The command line: the entry point, the options that commands share, and what they choose."""
+"""The command line: the entry point, and the options that commands share and what they resolve to."""

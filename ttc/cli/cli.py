@@ -1,8 +1,8 @@
 """The command `ttc`: finds sub-commands by entry point and turns errors into exit codes.
 
 A sub-command is an entry point of group `ttc.commands`: a function `register(subparsers)` that adds its parser and sets
-`run`, a function from the parsed arguments to an exit code. Only the command that is asked for is imported; what the
-others do is the first line of their modules' documentation.
+`run`, a function from the parsed arguments to an exit code. Only the requested command is imported; the help of the
+others is the first line of their module docstrings.
 
 Results go to stdout, everything else to stderr. Exit codes:
 
@@ -11,7 +11,7 @@ Results go to stdout, everything else to stderr. Exit codes:
     2    bad input, and nothing was started; or a failure of the user's own code
     3    finished, but some problems failed or got no verdict
     130  interrupted
-    143  terminated; a command that goes on where it stopped treats SIGTERM as it does Ctrl-C
+    143  terminated; a command that can resume treats SIGTERM like Ctrl-C
 
 `TTC_DEBUG=1` shows tracebacks.
 """
@@ -68,9 +68,9 @@ BAD_INPUT = (ConfigError, RecordError, *UNANSWERABLE, Unsupported, PluginError)
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose mistakes are one line, like every other error here, and that guesses no abbreviation.
+    """An argument parser with one-line errors, like every other error here, and without abbreviations.
 
-    Descriptions are shown as they are written. Sub-commands have this kind of parser, too.
+    Descriptions are shown as written. Sub-commands use the same kind of parser.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -81,7 +81,7 @@ class _Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]  # of its forms, the one that argparse itself calls
         self, args: Sequence[str] | None = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse, and keep the words: one that is no option may be why another is missing."""
+        """Parse, and remember the words: one that looks like an option may be why an argument is missing."""
         self._words = list(args or ())
         return super().parse_known_args(args, namespace)
 
@@ -90,7 +90,7 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (see: {self.prog} --help)\n")
 
     def _refuse_dashed(self, message: str) -> None:
-        """Where an argument is missing, name the word that was read as an option and is none."""
+        """Where an argument is missing, name the word that was wrongly read as an option."""
         words, self._words = self._words, []
         for before, word in zip(["", *words], words, strict=False):
             action = self._option_string_actions.get(before)
@@ -126,7 +126,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
-    """Report the end that a signal asked for: what is kept, and how to go on. One process of several says it."""
+    """Report the end that a signal asked for: what is kept, and how to resume.
+
+    Only one of several processes reports it.
+    """
     code = 128 + number
     if os.environ.get("RANK", "0") != "0":
         return code
@@ -136,9 +139,9 @@ def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
 
 
 def _fail_with(error: Exception, again: str) -> int:
-    """Report an error; of the failures of concurrent tasks the first, the others are its company.
+    """Report an error; of the failures of concurrent tasks only the first.
 
-    `again` is the command that goes on after a full disk has room again.
+    `again` is the command that resumes once a full disk has room.
     """
     first = leaf(blamed(error))
     if isinstance(first, BrokenPipeError) and reader_is_gone():  # ttc list | head
@@ -180,7 +183,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"ttc {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     commands = plugins(GROUP)
-    parser.set_defaults(continues=False)  # a command that goes on where it stopped, when it is given again
+    parser.set_defaults(continues=False)  # a command that resumes when it is run again
     if arguments[:1] == [HELP] and HELP not in commands:
         arguments = [*arguments[1:], "--help"]
     command = next((item for item in arguments if not item.startswith("-")), None)
@@ -202,7 +205,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _summary(module: str) -> str:
-    """The first line of a command's documentation, without its call; importing only the packages it lies in."""
+    """The first line of a command's docstring, without its call; imports only the packages around it."""
     try:
         spec = importlib.util.find_spec(module)
     except ImportError as exc:
@@ -222,7 +225,7 @@ def _innermost(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> arg
 
 
 def _refuse_empty(arguments: Sequence[str], parser: argparse.ArgumentParser) -> None:
-    """Refuse an option whose value is no text at all, as an unset variable of a shell gives; free text may be empty."""
+    """Refuse an option with an empty value, as from an unset shell variable; free text may be empty."""
     for item, after in zip(arguments, [*arguments[1:], None], strict=True):
         name, equals, value = item.partition("=")
         action = parser._option_string_actions.get(name)
@@ -270,7 +273,7 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
 
 
 def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
-    """Name an argument that no option and no position takes."""
+    """Report an argument that no option and no position takes."""
     if not argument.startswith("-"):
         path = Path(argument).expanduser()
         is_strategy = argument.partition(":")[0] in STRATEGIES.names()
@@ -289,11 +292,11 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
 
 
 def _setting(name: str, options: Sequence[str]) -> str | None:
-    """What --set calls a parameter of an engine or a scorer, where the command takes those and one has such a one."""
+    """The --set spelling of an option, if an engine or a scorer that the command takes has such a parameter."""
     for registry in (ENGINES, SCORERS):
         takes_it = {"--engine", f"--{registry.kind}"} <= {*options}
         for part in registry.names() if takes_it else ():
-            with suppress(TTCError, ImportError):  # one that cannot be had here has no parameter to tell
+            with suppress(TTCError, ImportError):  # one that is not installed has no known parameters
                 if name in options_of(registry.load(part)):
                     return f"{registry.kind}.{name}"
     return None

@@ -1,4 +1,4 @@
-"""The options of a command: a dataclass is their schema; the command line, help and recipes are its readers.
+"""The options of a command: a dataclass is their schema, and the command line, help and recipes are derived from it.
 
     @dataclass(frozen=True, kw_only=True)
     class EvalOptions(SamplingOptions, EngineOptions):
@@ -16,9 +16,8 @@ A recipe is a TOML file whose keys are options: `ttc eval --config recipe.toml`.
     beam_width = 4                              --set beam_width=4
     engine = { device = "cuda" }                --set engine.device=cuda
 
-What is on the command line as well replaces single options and adds to repeatable ones.
-
-Left out: switching a flag off that a recipe switched on.
+The command line replaces single options of a recipe and adds to repeatable ones. Left out: switching off a flag that a
+recipe switched on.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def option(
 ) -> Any:
     """Return a field of an options class with its help `text`, to which the default is added.
 
-    `name` is what a user writes, where it is not the field's own.
+    `name` is what a user writes, if it differs from the field's name.
 
     A flag is a bool, a repeatable option a tuple, and repeatable KEY=VALUE pairs are a Mapping.
     """
@@ -71,7 +70,7 @@ def add_options(parser: argparse.ArgumentParser, kind: type) -> None:
 
 
 def _default_text(default: Any) -> str:
-    """What an option is when it is not given, where that is a value."""
+    """The default of an option, as text, where it has one."""
     if isinstance(default, bool) or default in (None, (), dataclasses.MISSING):
         return ""
     return f" (default: {', '.join(default) if isinstance(default, tuple) else default})"
@@ -85,10 +84,10 @@ def add_recipe_option(parser: argparse.ArgumentParser) -> None:
 
 
 def read_options(kind: type[T], args: argparse.Namespace) -> T:
-    """Return the options that the command line and the recipe it names state, the defaults for all others.
+    """Return the options from the command line and the recipe it names, with defaults for all others.
 
     Raises:
-        ConfigError: the recipe cannot be read, a key of it is no option, or a value does not fit.
+        ConfigError: the recipe cannot be read, one of its keys is no option, or a value does not fit.
     """
     hints = typing.get_type_hints(kind)
     recipe = getattr(args, _RECIPE, None)
@@ -109,7 +108,7 @@ def read_options(kind: type[T], args: argparse.Namespace) -> T:
 
 
 def command_line(options: Any) -> list[str]:
-    """Return the arguments that `read_options` reads as `options`: those that are not the default."""
+    """Return the arguments that `read_options` reads as `options`; defaults are left out."""
     arguments: list[str] = []
     for name, field in _options(type(options)).items():
         value = getattr(options, field.name)
@@ -138,7 +137,7 @@ def _is_repeatable(annotation: Any) -> bool:
 
 
 def _read(name: str, text: str, annotation: Any) -> Any:
-    """Read an option; one that is a text is what was written: `--baseline none` states a value."""
+    """Read an option; a text option is taken literally: `--baseline none` is a value."""
     return text if str in (annotation, *typing.get_args(annotation)) else parse(name, text, annotation)
 
 
@@ -176,7 +175,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """A value of a recipe as a user would write it on the command line."""
+    """A value of a recipe as written on the command line."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(_text(item) for item in value) if isinstance(value, list) else str(value)

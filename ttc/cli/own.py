@@ -1,10 +1,11 @@
-"""Our packages beside others of the same names: `ttc` runs its own, and whoever is in their place is named.
+"""Our packages beside others of the same names: `ttc` runs its own, and reports what has overwritten them.
 
 `distill`, `evals`, `serve` and `train` are names that other distributions and users' files have, too. A process of
 `ttc` finds them in one place only, beside the package `ttc` that it runs, whatever the working folder and PYTHONPATH
-hold. What an installer has overwritten there is noticed by our distribution's record of files and digests; who did it,
-by the records of the others. Cost: at the start one small file, and four digests; records of others are read only to
-name a culprit. Left out: a file `ttc.py` that `python -m ttc` takes for us; which of two copies of this toolkit runs.
+hold. Files that another installer has overwritten there are detected by our distribution's record of files and digests,
+and the culprit by the records of the other distributions. Cost: at the start one small file, and four digests; records
+of others are read only to name a culprit. Left out: a file `ttc.py` that `python -m ttc` runs instead; which of two
+copies of this toolkit runs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _INITS = tuple(f"{name}/__init__.py" for name in PACKAGES)
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """Something else that has a name of ours: `path` is its file or folder, `owner` the distribution it came with."""
+    """Something else with a name of ours: `path` is its file or folder, `owner` the distribution it came with."""
 
     name: str
     path: Path
@@ -41,14 +42,14 @@ class Rival:
 
     @property
     def text(self) -> str:
-        """What it is, and which import it takes."""
+        """What it is, and which import it intercepts."""
         if self.owner is None:
             return f"{self.path} has the name of this toolkit's package {self.name}"
         return f"distribution {self.owner} has a package {self.name}, too ({self.path})"
 
     @property
     def command(self) -> str:
-        """What ends it."""
+        """The command that removes it."""
         if self.owner is not None:
             return _uninstall([self.owner])
         mine = self.path.with_name(f"my_{self.path.name}")
@@ -56,7 +57,7 @@ class Rival:
 
 
 class _OwnPackages:
-    """Finds our packages in their place, before any other finder is asked."""
+    """Finds our packages in their place, before any other finder."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -65,13 +66,13 @@ class _OwnPackages:
 
 
 def run_own() -> None:
-    """Let this process import our packages from their place only."""
+    """Make this process import our packages from their place only."""
     finder: Any = _OwnPackages()
     sys.meta_path.insert(0, finder)
 
 
 def check_own() -> None:
-    """Refuse to run where another distribution's files took the place of ours.
+    """Refuse to run if another distribution's files have replaced ours.
 
     Raises:
         ConfigError: names one of the files, who wrote it, and the command that repairs it.
@@ -82,7 +83,7 @@ def check_own() -> None:
 
 
 def damage_text(names: Iterable[str] | None = None) -> tuple[str, str] | None:
-    """Say which of our files (by default all) are not what was installed, and the command that repairs it; or None."""
+    """Return which of our files (default: any) differ from what was installed, and the repair command; or None."""
     damaged = list(_damaged(names))
     if not damaged:
         return None
@@ -95,7 +96,7 @@ def damage_text(names: Iterable[str] | None = None) -> tuple[str, str] | None:
 
 
 def rivals() -> list[Rival]:
-    """Everything else by a name of ours: in other distributions, on the path, and in the working folder."""
+    """Everything else with a name of ours: in other distributions, on the path, and in the working folder."""
     owners = {
         Path(str(distribution.locate_file(name))).resolve(): _label(distribution)
         for distribution in importlib.metadata.distributions()
@@ -125,7 +126,7 @@ def hiding(name: str, error: ImportError) -> ImportError:
 
 
 def _damaged(names: Iterable[str] | None) -> Iterator[str]:
-    """Our files that are gone, or changed by whoever else has one of the same name."""
+    """Our files that are gone, or overwritten by another distribution with a file of the same name."""
     digests = _record()
     for name in names or digests:
         if digests.get(name) and digests[name] != _digest(PLACE / name) and (not _is_ours(name) or _owners(name)):
@@ -137,7 +138,7 @@ def _is_ours(name: str) -> bool:
 
 
 def _record() -> dict[str, str]:
-    """Our files to their digests, as the installer wrote them; empty in a checkout."""
+    """The digests of our files by path, as the installer recorded them; empty in a checkout."""
     try:
         distribution = importlib.metadata.distribution(DISTRIBUTION)
     except importlib.metadata.PackageNotFoundError:
@@ -168,14 +169,14 @@ def _owners(name: str) -> list[str]:
 
 
 def _tops(distribution: importlib.metadata.Distribution) -> set[str]:
-    """What of our names a distribution installs, as it lies in its folder: `evals`, `train.py`."""
+    """Which of our names a distribution installs, as files or folders: `evals`, `train.py`."""
     tops = {name.partition("/")[0] for name in _files(distribution) if name.endswith(".py")}
     listed = (distribution.read_text("top_level.txt") or "").split()
     return {top for top in {*tops, *listed} if top.removesuffix(".py") in PACKAGES}
 
 
 def _files(distribution: importlib.metadata.Distribution) -> list[str]:
-    """What the record of a distribution lists; `Distribution.files` makes an object of each, which is slow."""
+    """The paths in a distribution's record; `Distribution.files` makes an object of each, which is slow."""
     record = distribution.read_text("RECORD")
     if record is None:  # not installed from a wheel
         return [str(file) for file in distribution.files or ()]
@@ -183,7 +184,7 @@ def _files(distribution: importlib.metadata.Distribution) -> list[str]:
 
 
 def _is_a_copy(folder: Path) -> bool:
-    """Whether a folder has this toolkit in it: the place itself, or another checkout."""
+    """Whether a folder contains this toolkit: its own place, or another checkout."""
     return (folder / "ttc" / "cli" / "cli.py").is_file()
 
 

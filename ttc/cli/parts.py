@@ -1,7 +1,7 @@
-"""What commands share: the options of parts, strategies, thinking and sampling, and what they resolve to.
+"""Options that commands share (parts, strategies, thinking, sampling), and what they resolve to.
 
 `resolve_*` turn options into checked choices. Resolving imports the chosen function and binds its parameters by its
-signature, but loads no model: every name and every parameter is refused or accepted before the first expensive step.
+signature, but loads no model: every name and parameter is checked before the first expensive step.
 
 `--set` reaches every parameter: `beam_width=4` goes to the strategies that have it, `majority.n=64` to one of them,
 `engine.device=cuda`, `scorer.batch=8` and `thinking.wait=Hmm` to those parts.
@@ -44,7 +44,7 @@ def settings(text: str, group: str | None = None) -> Mapping[str, object]:
 
 
 def strategies(default: str, more: str = "") -> tuple[str, ...]:
-    """The option --strategy, whose default is said; `more` is how to name several."""
+    """The option --strategy with its default in the help; `more` says how to name several."""
     text = f"strategy, or file.py:function{more}; see: ttc list strategies"
     kind: tuple[str, ...] = option((default,), text, metavar="NAME[:KEY=VALUE,...]", group="strategy")
     return kind
@@ -106,7 +106,7 @@ class ThinkingOptions:
     waits: int | None = option(None, "suppress the end of thinking so many times", metavar="TIMES", group="thinking")
 
     def __post_init__(self) -> None:
-        """Refuse what no thinking can be, by the names of the options."""
+        """Refuse contradictory thinking options, by their names."""
         spans = {"--max-thinking": self.max_thinking, "--min-thinking": self.min_thinking, "--waits": self.waits}
         for name, value in spans.items():
             most = MAX_WAITS if name == "--waits" else MAX_TOKENS
@@ -143,10 +143,10 @@ def resolve_engine(options: EngineOptions, settings: Mapping[str, object]) -> Pa
 def without_seeds(
     engine: PartChoice, settings: Mapping[str, object], readers: Iterable[Callable[..., object]]
 ) -> PartChoice:
-    """Return `engine` for a run that nobody asked to be reproducible.
+    """Return `engine` for a run that need not be reproducible.
 
-    Engines that pay for seeds and log-probabilities are asked for no seeds, and for log-probabilities only where one of
-    `readers` (strategies, scorers) reads them; what the settings say stands.
+    If the engine pays for seeds and log-probabilities, it is asked for no seeds, and for log-probabilities only if one
+    of `readers` (strategies, scorers) reads them. Explicit settings take precedence.
     """
     names = options_of(engine.factory)
     unasked = {"seeded": False} | ({} if any(map(wants_logprobs, readers)) else {"logprobs": False})
@@ -156,7 +156,7 @@ def without_seeds(
 
 
 def is_reproducible(engine: PartChoice) -> bool:
-    """Whether the same seed asks for the same draws; only engines that pay for seeds can leave them out."""
+    """Whether the same seed gives the same draws; only engines that pay for seeds can leave them out."""
     return engine.params.get("seeded") is not False
 
 
@@ -242,7 +242,7 @@ _LINKS = {
 
 
 def check_writable(option: str, folder: Path) -> None:
-    """Refuse a folder that cannot be made or written to; leaves nothing behind."""
+    """Refuse a folder that cannot be created or written to; leaves nothing behind."""
     there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
     try:
         there.stat()
@@ -251,7 +251,7 @@ def check_writable(option: str, folder: Path) -> None:
         raise ConfigError(f"{option} {folder}: {there} is {link}, or name another") from exc
     if not there.is_dir():
         raise ConfigError(f"{option} {folder}: {there} is a file; name a folder")
-    try:  # what is tried is named so that another process, which looks meanwhile, passes it over
+    try:  # the trial file's name makes other processes ignore it
         with tempfile.TemporaryDirectory(prefix=".", suffix=SCRATCH, dir=there):
             pass
         with suppress(FileNotFoundError, NotADirectoryError):
@@ -261,7 +261,7 @@ def check_writable(option: str, folder: Path) -> None:
 
 
 def check_file(option: str, path: Path) -> None:
-    """Refuse a file that cannot be made or replaced; leaves nothing behind."""
+    """Refuse a file that cannot be created or replaced; leaves nothing behind."""
     if path.is_dir():
         raise ConfigError(f"{option} {path} is a folder; name a file in it")
     check_writable(option, path.parent)
@@ -286,12 +286,12 @@ def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
 
 
 def chooses_sampling(options: SamplingOptions) -> bool:
-    """Whether they choose a temperature or a cut."""
+    """Whether the options set a temperature or a cut."""
     return any(value is not None for value in (options.temperature, options.top_p, options.top_k, options.min_p))
 
 
 def as_recommended(sampling: Sampling, options: SamplingOptions, capabilities: Capabilities) -> Sampling:
-    """`sampling` as the model's authors recommend, but for what the options say."""
+    """`sampling` as the model's authors recommend, except for what the options set."""
     return resolve_sampling(options, capabilities.as_recommended(sampling))
 
 

@@ -1,23 +1,22 @@
-r"""A process of the command `ttc`: how it begins, what its streams are, how it uses memory.
+r"""A process of the command `ttc`: its start, its streams, its use of memory.
 
-The command line's own modules are imported inside, so that Ctrl-C from the first moment on ends in one line. One that
-meets a callback whose errors Python ignores, as while modules are imported, is sent again. Asyncio's
-report of a task that one ended is dropped.
+The command line's own modules are imported inside, so that Ctrl-C ends in one line from the first moment on. An
+interrupt that hits a callback whose errors Python ignores, as during imports, is sent again. Asyncio's report on a task
+that an interrupt ended is dropped.
 
-A stream that was closed when the process began takes what is written and keeps none of it, and its number goes to no
-other file. Signs that the output's encoding has not become plain ones (– is -), other characters what Python calls
-them (\xe9), halves of characters, too. What is written to standard error when nobody reads it any more is dropped, for
-a job must not die of a message; a reader of results that leaves ends the command (see `reader_is_gone`).
+A standard stream that was closed at the start is replaced by one that discards everything, so that its number goes to
+no other file. Characters that the output's encoding lacks become plain ones (– is -) or Python's escapes (\xe9), halves
+of characters included. Writes to a closed standard error are dropped, since a job must not die of a message; when the
+reader of results leaves, the command ends (see `reader_is_gone`).
 
-Few compiled kernels are kept, no large freed blocks, and garbage is collected rarely.
-torch keeps a compiled kernel for every shape of a matrix product it has met, by default the last 1,024, which came to
-a gigabyte. glibc takes a block from the heap once one of its size has been freed, up to 32 MiB, and returns the heap
-only from its end: a process stays as large as it was at its widest, by some percent more or less after a burst.
-Here blocks of 4 MiB or more are always the system's own pages, which go back at once. No more CPU time was measured for
-either. What the user has set in the environment stays; where the C library is not glibc, only the first holds.
+Few compiled kernels and no large freed blocks are kept, and garbage is collected rarely. torch keeps a compiled kernel
+for every shape of a matrix product, by default the last 1,024, which can take a gigabyte. glibc takes a block from the
+heap once one of its size has been freed, up to 32 MiB, and returns the heap only from its end: a process stays about as
+large as its peak. Here blocks of 4 MiB or more are always separate pages, which are returned at once. Neither setting
+cost measurable CPU time. Settings in the user's environment take precedence; without glibc, only the first applies.
 
-Python looks for cycles after every 700 new objects, and now and then among the hundreds of thousands that torch and a
-model leave, which stops all threads for a while. Cycles are rare here, so it is enough to look after 20,000.
+Python looks for cycles after every 700 new objects, and sometimes among the hundreds of thousands of objects of torch
+and a model, which stops all threads for a while. Cycles are rare here, so looking every 20,000 is enough.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ _AGAIN_S = 0.01
 
 
 def settle_streams() -> None:
-    """Settle the three streams of this process."""
+    """Set up the three standard streams of this process."""
     codecs.register_error(_HANDLER, plain)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
@@ -80,7 +79,7 @@ def settle_streams() -> None:
 
 
 def plain(error: UnicodeError) -> tuple[str, int]:
-    """Stand in for what an encoding has not: a plain sign, else the character's number; an error handler of codecs."""
+    """Replace a character that an encoding lacks by a plain one, else by its number; an error handler for codecs."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = (PLAIN.get(sign) for sign in error.object[error.start : error.end])
@@ -91,7 +90,7 @@ def plain(error: UnicodeError) -> tuple[str, int]:
 
 
 def typed_in(read: Callable[[], str]) -> str:
-    """Return what `read` reads of standard input; raises ConfigError where that is no text."""
+    """Return what `read` reads from standard input; raises ConfigError if that is no text."""
     try:
         return read()
     except UnicodeDecodeError as exc:
@@ -109,14 +108,14 @@ def reader_is_gone() -> bool:
 
 
 def leave_quietly() -> None:
-    """Let what is still in the buffer of standard output go nowhere, so that Python's end does not trip over it."""
+    """Discard the buffer of standard output, so that Python's shutdown does not fail on it."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 class _Unheard(io.FileIO):
-    """A file that takes everything, also when its reader has gone."""
+    """A stream that accepts everything, even when its reader has gone."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -126,7 +125,7 @@ class _Unheard(io.FileIO):
 
 
 def _nowhere(number: int) -> io.TextIOWrapper:
-    """A stream that leads nowhere, under the number of one that is closed."""
+    """A stream to nowhere, under the number of a closed one."""
     handle = os.open(os.devnull, os.O_RDWR)
     if handle != number:
         os.dup2(handle, number)
@@ -138,7 +137,7 @@ KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "32", "LRU_CACHE_CAPACITY": "32"}
 """Decoding meets a new shape at every step, so kernels are seldom met again."""
 
 MALLOPT = {
-    "MALLOC_MMAP_THRESHOLD_": (-3, 1 << 22),  # its default grows with what is freed, and any value ends that
+    "MALLOC_MMAP_THRESHOLD_": (-3, 1 << 22),  # any value stops its default from growing with freed blocks
     "MALLOC_TRIM_THRESHOLD_": (-1, 1 << 26),  # which would also leave this at 128 KiB: pages go back and forth
     "MALLOC_ARENA_MAX": (-8, 2),
 }
@@ -146,7 +145,7 @@ MALLOPT = {
 
 
 def keep_little() -> None:
-    """Settle kernels and blocks for this process, where the embedded engine runs in it, before torch is imported."""
+    """Limit kept kernels and blocks, before torch is imported, if the embedded engine runs in this process."""
     os.environ.update({name: value for name, value in KERNELS.items() if name not in os.environ})
     if not sys.platform.startswith("linux") or "GLIBC_TUNABLES" in os.environ:
         return
@@ -157,21 +156,21 @@ def keep_little() -> None:
 
 
 def send_again() -> None:
-    """Send an interrupt again that a callback has swallowed: of a weak reference, a finalizer, or C."""
+    """Send an interrupt again that was swallowed by a callback: of a weak reference, a finalizer, or C."""
     report, main_thread = sys.unraisablehook, threading.get_ident()
 
     def swallowed(unraisable: Any) -> None:
         if unraisable.exc_type is not KeyboardInterrupt:
             report(unraisable)
             return
-        # not here: it would be swallowed once more
+        # not here: it would be swallowed again
         threading.Timer(_AGAIN_S, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
 
     sys.unraisablehook = swallowed
 
 
 def silence_interrupted_tasks() -> None:
-    """Drop asyncio's report of a task that an interrupt ended, as a second Ctrl-C does; the command tells its end."""
+    """Drop asyncio's report on a task ended by an interrupt, as by a second Ctrl-C; the command reports its own end."""
     import logging
 
     def is_told(record: logging.LogRecord) -> bool:
@@ -182,10 +181,10 @@ def silence_interrupted_tasks() -> None:
 
 @contextmanager
 def terminated_alike(numbers: list[int]) -> Iterator[None]:
-    """Let SIGTERM inside do what SIGINT does, and put its number into `numbers`; the second ends the process at once.
+    """Inside, make SIGTERM act like SIGINT and put its number into `numbers`; a second one ends the process at once.
 
-    A batch system's end of a job is then as orderly as Ctrl-C. Only in the first of several processes, whose others
-    have nothing to say; and where nobody else has a handler.
+    So a batch system's end of a job is as orderly as Ctrl-C. Only in the first of several processes, as the others
+    report nothing, and only where no other handler is set.
     """
     is_first = os.environ.get("RANK", "0") == "0" and threading.current_thread() is threading.main_thread()
     if not is_first or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -207,5 +206,5 @@ def terminated_alike(numbers: list[int]) -> Iterator[None]:
 
 
 def collect_rarely() -> None:
-    """Settle the collector of cycles for this process."""
+    """Set the garbage collector's threshold for this process."""
     gc.set_threshold(20_000, 20, 20)

@@ -1,9 +1,9 @@
-"""Ask a strategy once, up to its first request, so that what it refuses costs no token, and mostly no model either.
+"""Run a strategy up to its first request, so that its refusals cost no token, and mostly no model either.
 
 A strategy checks its parameters against the engine, the scorer and the budget itself, before it draws (n below 1, a
 plan that is missing, a tool that does not exist). `rehearse` lets it do so on the engine at hand. `refuse_early` does
-it before any is loaded, on the shipped fake, which refuses nothing: so whatever is refused there, is refused for its
-own values. Only strategies that come with the toolkit are asked early; one of the user's own may do more than look.
+it before any is loaded, on the shipped fake, which refuses nothing: what is refused there is refused for its own
+values. Only the toolkit's own strategies are run early; a user's may do more than check.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _QUESTION = Problem("rehearsal", (Message("user", "1+1"),))
 
 
 class _Reached(BaseException):
-    """A strategy came to its first request; not an Exception, so that none of its own handlers keeps it."""
+    """A strategy reached its first request; not an Exception, so that none of its own handlers catches it."""
 
 
 class _Mute(Wrapped):
@@ -47,7 +47,7 @@ class _Mute(Wrapped):
         self._scorer = scorer
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """Stop the strategy here; a reward model whose template refuses the question says so when it is asked."""
+        """Stop the strategy here; a reward model whose template refuses the question reports that later."""
         if isinstance(self._scorer, PricedScorer):
             self._scorer.price(prompt)
         raise _Reached
@@ -75,7 +75,7 @@ async def rehearse(
     budget: Budget | None,
     scorer: Scorer | None = None,
 ) -> None:
-    """Run `strategy` on `problem` up to its first request; raises what it raises so far, or `scorer` when it prices."""
+    """Run `strategy` on `problem` up to its first request; raises what it, or the price of `scorer`, raises."""
     try:
         await solve(
             problem,
@@ -86,7 +86,7 @@ async def rehearse(
             thinking=thinking,
             budget=budget,
         )
-    except (_Reached, BaseExceptionGroup) as reached:  # a group, where it asked in a task group of its own
+    except (_Reached, BaseExceptionGroup) as reached:  # a group, if it asked in a task group of its own
         if not isinstance(leaf(reached), _Reached):
             raise
 
@@ -94,7 +94,7 @@ async def rehearse(
 def refuse_early(
     choices: Iterable[StrategyChoice], *, has_scorer: bool, sampling: Sampling, thinking: Thinking
 ) -> None:
-    """Let each strategy of the toolkit's own refuse its values, before an engine or a scorer is loaded.
+    """Let each of the toolkit's own strategies refuse its values, before an engine or a scorer is loaded.
 
     `has_scorer`: one was chosen for the strategies that take one. Not for use inside a running event loop.
 

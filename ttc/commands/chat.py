@@ -121,7 +121,7 @@ class Chat:
         self._messages = (*messages, Message("assistant", answer.text.strip()))
 
     def command(self, line: str) -> bool:
-        """Obey a command; False to leave."""
+        """Run a command; returns False to leave."""
         name = line.split()[0]
         if name == "/quit":
             return False
@@ -202,7 +202,7 @@ class Display:
         self._thinking_shown = self._answer_shown = 0
 
     def sync(self, prompt: Prompt) -> None:
-        """Take over what `prompt` holds after its rendered part: it is final, injected text included."""
+        """Take over everything in `prompt` after its rendered part: it is final, injected text included."""
         self._starts_inside = prompt.think_state == "open"
         self._ids = list(prompt.generated_ids)
         self._show(len(self._ids))

@@ -1,8 +1,8 @@
 """`ttc doctor`: what is installed, what works here, what to type next.
 
-What is quick is tried for real (the packaged model answers, the packaged reward model scores), and no check can raise:
-one that fails says why and what to do about it. Engines of other packages (vLLM, SGLang) are imported in a process of
-their own; `--try` has them, and Ray, load the packaged model, too. Nothing is downloaded.
+Quick checks run for real (the packaged model answers, the packaged reward model scores), and no check can raise: one
+that fails says why and what to do. Engines of other packages (vLLM, SGLang) are imported in a process of their own;
+`--try` has them, and Ray, load the packaged model, too. Nothing is downloaded.
 """
 
 from __future__ import annotations

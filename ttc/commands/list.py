@@ -74,7 +74,7 @@ def _describe(registry: Registry, name: str, *, strict: bool) -> Description:
 
 
 def _card(description: Description) -> Card | str | None:
-    """The card of a verifier with its defaults, or why it cannot be made with those; None when it declares none."""
+    """The card of a verifier with its defaults, or why these cannot make one; None if it declares no card."""
     needed = [parameter.name for parameter in description.parameters if parameter.required]
     if needed:
         return f"depends on {', '.join(needed)}"

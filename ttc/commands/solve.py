@@ -131,13 +131,13 @@ def _print(answer: Answer, label: str, seed: int | None, options: SolveOptions) 
 
 
 def cost_line(answer: Answer, label: str, seed: int | None) -> str:
-    """What the answer cost, on one line; an unknown seed is that of a run that cannot be repeated."""
+    """What the answer cost, on one line; without a seed, the run cannot be repeated."""
     usage = answer.usage
     parts = [f"{usage.generated:,} generated"]
     parts += [f"{usage.thinking:,} of them thinking"] if usage.thinking else []
     parts += [f"{usage.scored:,} scored"] if usage.scored else []
     parts += [f"{usage.judged:,} judged"] if usage.judged else []
-    work = f"{usage.flops / 1e9:,.2f} GFLOP" if usage.flops else "FLOPs –"  # an endpoint tells no size of its model
+    work = f"{usage.flops / 1e9:,.2f} GFLOP" if usage.flops else "FLOPs –"  # an endpoint does not give its model's size
     line = f"{label}: {counted(usage.tokens, 'token')} ({', '.join(parts)}), {counted(usage.calls, 'call')}, {work}"
     line += f", {answer.seconds:.2f} s, " + (NOT_REPRODUCIBLE if seed is None else f"--seed {seed}")
     if answer.finish_reason != "stop":

@@ -3,7 +3,7 @@
 Input lines: {"id", "target", "text"} and, optionally, "thinking" and "finish_reason". Output lines, in the order of the
 input: {"id", "verdict", "reason", "extracted", "score", "seconds", "version"}, and "parts" where there are any.
 
-    ttc verify answers.jsonl --audit audit.jsonl        keep every verdict with what it was made of
+    ttc verify answers.jsonl --audit audit.jsonl        keep every verdict with its inputs
     ttc verify --rescore audit.jsonl --set rounding=0   judge a log again, show what changes
     ttc verify --against exact < answers.jsonl          show where two verifiers differ
 
@@ -177,9 +177,9 @@ def from_lines(lines: Iterable[str], source: str) -> Iterator[Asked]:
 async def judge_all(
     source: Iterator[Asked], judge: Callable[[Asked], Awaitable[T]], tell: Callable[[Asked, T], None]
 ) -> None:
-    """Judge with up to IN_FLIGHT at once; `tell` is called in the order of the source, each as soon as it can be.
+    """Judge up to IN_FLIGHT at once; `tell` is called in the order of the source, as early as possible.
 
-    A broken line is raised after the verdicts on all before it have been told.
+    The error of a broken line is raised after `tell` has had the verdicts on all lines before it.
     """
     queue: _Judged[T] = asyncio.Queue(IN_FLIGHT)
     reader = asyncio.create_task(_read_all(source, judge, queue))

@@ -1,1 +1,1 @@
-"""From text to checked arguments: registries of what has a name, signatures, values, ranges, the shapes of plug-ins."""
+"""From text to checked arguments: registries of named parts, signatures, values, ranges, the shapes of plug-ins."""

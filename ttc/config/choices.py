@@ -79,9 +79,9 @@ class PartChoice:
 
 @dataclass(frozen=True, slots=True)
 class StrategyChoice:
-    """A strategy with its parameters checked; `label` tells it from the same strategy with others.
+    """A strategy with checked parameters; `label` tells it from the same strategy with other parameters.
 
-    `inner` are those of its options that are strategies themselves: `best_of_n:n=4,of=refine,of.rounds=1`.
+    `inner` are its options that are strategies themselves: `best_of_n:n=4,of=refine,of.rounds=1`.
     """
 
     name: str
@@ -101,9 +101,9 @@ class StrategyChoice:
 
     @classmethod
     def of_function(cls, strategy: Strategy, params: Mapping[str, object]) -> StrategyChoice:
-        """Choose a strategy that is a function of Python's own; raises ConfigError where form or parameter do not fit.
+        """Choose a strategy given as a Python function; raises ConfigError if its form or a parameter does not fit.
 
-        What is bound already (a partial, an object that can be called) takes no parameters more.
+        Bound callables (a partial, a callable object) take no further parameters.
         """
         plain: Any = strategy
         while isinstance(plain, functools.partial):
@@ -135,7 +135,7 @@ class StrategyChoice:
         return any(each is not None and each.default is each.empty for each in parameters)
 
     def bind(self, scorer: Scorer | None = None) -> Callable[..., Awaitable[Answer]]:
-        """Return the strategy as a function of problem and session; all that take a scorer have the same."""
+        """Return the strategy as a function of problem and session; inner strategies get the same scorer."""
         supply: dict[str, object] = {name: choice.bind(scorer) for name, choice in self.inner.items()}
         supply |= {} if scorer is None else {"scorer": scorer}
         return functools.partial(self.function, **bind(self.function, self.params, supply=supply))
@@ -151,7 +151,7 @@ class StrategyChoice:
 
 
 def _as_function(strategy: Strategy) -> Callable[..., Awaitable[Answer]]:
-    """What can be called, as a plain function without parameters of its own."""
+    """A callable as a plain function without parameters of its own."""
 
     async def bound(problem: Problem, session: Any) -> Answer:
         return await strategy(problem, session)
@@ -162,7 +162,7 @@ def _as_function(strategy: Strategy) -> Callable[..., Awaitable[Answer]]:
 def _parted(
     owner: str, options: Sequence[str], params: Mapping[str, object]
 ) -> tuple[dict[str, object], dict[str, StrategyChoice]]:
-    """Part what is said of options that are strategies (`of=NAME`, `of.KEY=VALUE`, a table) from all else."""
+    """Separate the settings of options that are strategies (`of=NAME`, `of.KEY=VALUE`, a table) from all others."""
     by_option = {option: {k: v for k, v in params.items() if k.partition(".")[0] == option} for option in options}
     choices = {option: _chosen(f"{owner}.{option}", option, by_option[option]) for option in options}
     inner = {option: choice for option, choice in choices.items() if choice is not None}
@@ -170,7 +170,7 @@ def _parted(
 
 
 def _chosen(where: str, option: str, params: Mapping[str, object]) -> StrategyChoice | None:
-    """The strategy that an option names; None where it names none, or holds a function already."""
+    """The strategy that an option names; None if it names none or already holds a function."""
     value, own = params.get(option), section(params, option)
     if isinstance(value, Mapping):
         own = {**value, **own}

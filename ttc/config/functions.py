@@ -1,13 +1,12 @@
-"""Plain functions where a scorer or a verifier is asked for, so that Python needs no class for a line of logic.
+"""Plain functions as scorers and verifiers, so that one line of logic needs no class.
 
     ttc.run(question, strategy="best_of_n", n=8, scorer=lambda prompt: -len(prompt.generated_text))
     ttc.evaluate(rows, verifier=lambda target, submission: target in submission.text)
 
-A score function sees a prompt with the path that was taken and gives a number, higher is better, or None for no
-verdict. A check function sees the target and a submission; it gives True or False, a reward in [0, 1] that is partial
-credit (1 is correct), a `Verdict`, or None for no verdict. Both may be async. A submission that was cut has no answer
-and is not shown to it. What they raise is the user's own and goes through untouched; `ttc.evaluate` makes a verdict
-`error` of it once another was given.
+A score function sees a prompt with the path taken and returns a number, higher is better, or None for no verdict. A
+check function sees the target and a submission; it returns True or False, a reward in [0, 1] as partial credit (1 is
+correct), a `Verdict`, or None for no verdict. Both may be async. A cut submission has no answer and is not shown to it.
+Their exceptions pass through unchanged; `ttc.evaluate` turns one into a verdict `error` once a verdict was given.
 
 Cost: none beside the function's own. Left out: prices of score functions (their tokens, if any, are not on the ledger),
 known cases of check functions.
@@ -30,7 +29,7 @@ CheckFunction: TypeAlias = Callable[[Any, Submission], Judgement | Awaitable[Jud
 
 
 def as_scorer(scorer: Scorer | ScoreFunction) -> Scorer:
-    """Return a scorer as it is, and a function as one; raises ConfigError where it does not take a prompt."""
+    """Return a scorer unchanged, and a function as a scorer; raises ConfigError if it does not take a prompt."""
     if hasattr(scorer, "score"):
         return cast("Scorer", scorer)
     _check_call("scorer", scorer, "prompt", "def score(prompt: ttc.Prompt) -> float | None")
@@ -38,7 +37,7 @@ def as_scorer(scorer: Scorer | ScoreFunction) -> Scorer:
 
 
 def as_verifier(verifier: Verifier | CheckFunction) -> Verifier:
-    """Return a verifier as it is, and a function as one; raises ConfigError where it takes something else."""
+    """Return a verifier unchanged, and a function as a verifier; raises ConfigError if its arguments do not fit."""
     if hasattr(verifier, "verify"):
         return cast("Verifier", verifier)
     written = "def check(target, submission: ttc.Submission) -> bool | float | None"
@@ -77,7 +76,7 @@ class FunctionVerifier:
         self._function = function
 
     def check_gold(self, target: TargetLike, item: str = "") -> None:
-        """Any target will do: only the function reads it."""
+        """Any target is fine: only the function reads it."""
 
     async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
         """Ask the function, unless the submission was cut."""
@@ -101,7 +100,7 @@ class FunctionVerifier:
 
 
 async def _awaited(value: Any) -> object:
-    """What a function gave, now or later; a number of numpy or torch as Python's own."""
+    """A function's result, awaited if need be; a number of numpy or torch as a Python number."""
     outcome = await value if inspect.isawaitable(value) else value
     return outcome.item() if getattr(outcome, "ndim", None) == 0 and hasattr(outcome, "item") else outcome
 
@@ -115,7 +114,7 @@ def _check_call(kind: str, function: object, arguments: str, written: str) -> No
         inspect.signature(function).bind(*arguments.split(", "))
     except TypeError:
         raise ConfigError(f"{kind} {_name(function)} is given {arguments}: write {written}") from None
-    except ValueError:  # written in C, it says nothing of its arguments
+    except ValueError:  # written in C, without a readable signature
         return
 
 

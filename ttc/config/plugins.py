@@ -1,18 +1,18 @@
-"""Plug-ins: what they look like, checked by their signatures before they are called, and whose fault an error is.
+"""Plug-ins: their form, checked by signature before a call, and whose fault an error is.
 
-A `PluginShape` stands with its registry: a strategy is an async function of (problem, session) and keywords; all others
-are plain factories. What a factory makes is named by the types that describe it anyway: a protocol (its methods, which
-of them are async, what they take), a class, or a `Callable` alias (how many arguments). So a shape cannot drift from
-what the toolkit calls. Cost: reading signatures.
+Each registry has a `PluginShape`: a strategy is an async function of (problem, session) and keywords; all others are
+plain factories. A factory's product is described by its existing type: a protocol (its methods, which are async, what
+they take), a class, or a `Callable` alias (how many arguments). So a shape cannot drift from what the toolkit calls.
+Cost: reading signatures.
 
-An exception of the user's own code is reported as theirs, with file and line. Code is theirs when its module was loaded
-from a file by a registry, which marks it (`LABEL`), or when its distribution has entry points of the toolkit's. Of the
-frames of an exception that are ours or theirs the last one decides: where it is theirs, the exception becomes a
-`PluginError`; where it is ours, also when their code called it, the exception stays what it is, with a note of where it
-was called. Strategies are called and scores are read through here as well, so that what they return is checked.
+An exception of a user's code is reported as theirs, with file and line. Code is a user's if a registry loaded its
+module from a file (and marked it with `LABEL`), or its distribution has entry points of the toolkit. The last frame
+that is ours or theirs decides: if it is theirs, the exception becomes a `PluginError`; if it is ours, even when called
+by their code, the exception stays unchanged, with a note of where it was called. Strategies are called and scores are
+read through this module, too, so that what they return is checked.
 
-Left out: the types of arguments and of what methods return; functions handed over in Python, which no registry has
-named, whose exceptions go through untouched.
+Left out: the types of arguments and return values; functions passed in Python without a registry, whose exceptions pass
+through unchanged.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 class PluginShape:
     """The form of one kind of registered function.
 
-    `takes` are arguments given by place, in order; `supplied` may be given besides, by name, where the function asks
-    for them; `num_free` arguments more may have any name. `makes` refers to the types of what is returned, as
-    `module:name`; one of them is enough. They are imported when something is checked.
+    `takes` are positional arguments, in order; `supplied` are passed by name if the function has them; `num_free`
+    further arguments may have any name. `makes` lists possible types of the result, as `module:name`, which are
+    imported only for a check.
     """
 
     makes: tuple[str, ...]
@@ -89,7 +89,7 @@ class PluginShape:
             raise ConfigError(f"{label} {fault}: write {self.text(name)}{self._product_text()}")
 
     def check_product(self, label: str, product: object) -> None:
-        """Refuse what a factory made when it is none of `makes`.
+        """Refuse a factory's product that is none of `makes`.
 
         Raises:
             ConfigError: names what it lacks, with the signature that is expected.
@@ -103,7 +103,7 @@ class PluginShape:
             raise ConfigError(f"{label} made {value}, not a {name}: {verb} {_listed(lacks[name])}")
 
     def _products(self) -> dict[str, Any]:
-        """The types of what is returned, by name."""
+        """The types of the result, by name."""
         return {reference.rpartition(":")[2]: pkgutil.resolve_name(reference) for reference in self.makes}
 
     def _fault(self, function: object) -> str | None:
@@ -127,7 +127,7 @@ class PluginShape:
         return None
 
     def _product_text(self) -> str:
-        """What the product of a factory has, where that is one protocol."""
+        """The members of a factory's product, if that is a single protocol."""
         protocols = {name: kind for name, kind in self._products().items() if _is_protocol(kind)}
         if self.is_async or len(protocols) != 1:
             return ""
@@ -146,7 +146,7 @@ def is_async(function: Callable[..., Any]) -> bool:
 
 
 def _lacks(product: object, kind: Any) -> list[str]:
-    """The members of a protocol that `product` lacks, or what should be there in its place; empty where it is one."""
+    """The members of a protocol that `product` lacks, as they should be; empty if it has them all."""
     if _is_protocol(kind):
         members = _members(kind).items()
         return [_written(name, member) for name, member in members if not _has(product, name, member)]
@@ -174,7 +174,7 @@ def _members(protocol: Any) -> dict[str, Any]:
 
 
 def _has(product: object, name: str, member: Any) -> bool:
-    """Whether `product` has the member, and where that is a method, one that can be called as the protocol's is."""
+    """Whether `product` has the member, callable like the protocol's if it is a method."""
     if not inspect.isfunction(member):
         return hasattr(product, name)
     own = getattr(product, name, None)
@@ -185,7 +185,7 @@ def _has(product: object, name: str, member: Any) -> bool:
 
 
 def _written(name: str, member: Any) -> str:
-    """A member as its class writes it."""
+    """A member as its class declares it."""
     if not inspect.isfunction(member):
         return f"the attribute {name}"
     listed = ", ".join(str(p.replace(annotation=p.empty)) for p in inspect.signature(member).parameters.values())
@@ -193,7 +193,7 @@ def _written(name: str, member: Any) -> str:
 
 
 def _accepts(function: Callable[..., Any], num: int, names: typing.Sequence[str]) -> bool:
-    """Whether `function` can be called with `num` arguments by place and these by name."""
+    """Whether `function` can be called with `num` positional arguments and these by name."""
     signature = _signature(function)
     if signature is None:
         return True
@@ -205,7 +205,7 @@ def _accepts(function: Callable[..., Any], num: int, names: typing.Sequence[str]
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    """None for what was written in C and says nothing of its arguments."""
+    """The signature; None for a function in C without one."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
@@ -235,9 +235,9 @@ def is_own(function: Callable[..., Any]) -> bool:
 
 
 def blamed(error: Exception) -> Exception:
-    """Return the `PluginError` that tells `error` as the plug-in's, or `error` itself where it is not the plug-in's.
+    """Return `error` as a `PluginError` if it is the plug-in's fault, else `error` itself.
 
-    What a plug-in raises on purpose, an error of the toolkit's own tree, is left as it is.
+    Errors of the toolkit's own tree, which a plug-in raises on purpose, stay unchanged.
     """
     first = leaf(error)
     if isinstance(first, TTCError):
@@ -261,13 +261,13 @@ def blamed(error: Exception) -> Exception:
 
 
 def described(error: BaseException) -> str:
-    """Return the type of an error, its message and, where our own code raised it, where theirs called."""
+    """Return the type of an error, its message and, if our code raised it, the place in the plug-in that called it."""
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     return f"{type(error).__name__}: {error}{notes}"
 
 
 def line_in(file: str, error: BaseException) -> str:
-    """Return " (mine.py, line 3)" for the last line of `file` that `error` came through, nothing where it did not."""
+    """Return " (mine.py, line 3)" for the last line of `file` in the traceback of `error`; empty if there is none."""
     lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
     return f" ({pathlib.Path(file).name}, line {lines[-1]})" if lines else ""
 
@@ -277,7 +277,7 @@ async def call_strategy(strategy: Callable[..., Awaitable[Answer]], problem: Pro
 
     Raises:
         PluginError: it raised, or returned something else.
-        TTCError: what it let through.
+        TTCError: an error of the toolkit that it did not catch.
     """
     try:
         returned: object = strategy(problem, session)
@@ -291,7 +291,7 @@ async def call_strategy(strategy: Callable[..., Awaitable[Answer]], problem: Pro
 
 
 def check_answer(strategy: Callable[..., Any], answer: object) -> Answer:
-    """Return `answer`; raises PluginError where a strategy returned anything but an Answer, or one that is no text."""
+    """Return `answer`; raises PluginError if a strategy returned no Answer, or one without text."""
     name = _named("strategy", strategy)
     if isinstance(answer, Answer):
         for field, value in (("text", answer.text), ("final", "" if answer.final is None else answer.final)):
@@ -305,7 +305,7 @@ def check_answer(strategy: Callable[..., Any], answer: object) -> Answer:
 
 
 def checked_return(kind: str, plugin: object, returned: object, form: type[T], num: int | None = None) -> T:
-    """Return what a plug-in of this kind returned; raises PluginError where it is no `form`, or not `num` of them."""
+    """Return what a plug-in of this kind returned; raises PluginError if it is no `form`, or has not `num` items."""
     if not isinstance(returned, form):
         raise PluginError(f"{_named(kind, plugin)} returned {_kind(returned)}; return a {form.__name__}")
     if num is not None and len(cast("Sequence[object]", returned)) != num:
@@ -315,7 +315,7 @@ def checked_return(kind: str, plugin: object, returned: object, form: type[T], n
 
 
 def checked_shape(kind: str, plugin: object, returned: Any, shape: Sequence[int]) -> None:
-    """Raise PluginError where a tensor that a plug-in of this kind returned is not of this shape, but a mean, say."""
+    """Raise PluginError if a tensor returned by a plug-in of this kind has another shape; it may be a mean, say."""
     if tuple(returned.shape) != tuple(shape):
         raise PluginError(
             f"{_named(kind, plugin)} returned a tensor of shape {tuple(returned.shape)}; return one of {tuple(shape)}, "
@@ -324,7 +324,7 @@ def checked_shape(kind: str, plugin: object, returned: Any, shape: Sequence[int]
 
 
 def read_scores(scorer: Scorer, returned: object, num: int) -> list[Score]:
-    """Return what a scorer gave for `num` prompts; a score that is not finite is no verdict, and says so.
+    """Return what a scorer gave for `num` prompts; a score that is not finite becomes no verdict, with a note.
 
     Raises:
         PluginError: something else than `num` scores with numbers.
@@ -337,7 +337,7 @@ def read_scores(scorer: Scorer, returned: object, num: int) -> list[Score]:
 
 
 def without_scores(answers: Iterable[Answer]) -> str:
-    """Say that no score of a scorer could be used, or that some could not weigh a vote; empty where all is well."""
+    """Report that no score of a scorer was usable, or that some could not weigh a vote; empty otherwise."""
     num, usable, unweighed, note = 0, 0, 0, ""
     for event in (event for answer in answers for event in answer.trace):
         if event.kind == "score":
@@ -369,7 +369,7 @@ def _kind(returned: object) -> str:
 
 
 def _named(kind: str, plugin: object) -> str:
-    """What a plug-in was loaded as; for others the kind and the name of the function, or of the object's class."""
+    """The name that a plug-in was loaded by; for others the kind and the name of the function or object's class."""
     while isinstance(plugin, functools.partial):
         plugin = plugin.func
     place = plugin if inspect.isroutine(plugin) or inspect.isclass(plugin) else type(plugin)
@@ -379,7 +379,7 @@ def _named(kind: str, plugin: object) -> str:
 
 
 def _label_of(module: Mapping[str, Any]) -> str | None:
-    """What the module of a frame was loaded as, None where it is no plug-in's."""
+    """The name that a frame's module was loaded by; None if it is no plug-in."""
     label = module.get(LABEL)
     return str(label) if label else _installed().get(_root(module))
 
@@ -390,7 +390,7 @@ def _root(module: Mapping[str, Any]) -> str:
 
 @functools.cache
 def _installed() -> Mapping[str, str]:
-    """The packages of other distributions that declare plug-ins, with how they are called; asked after a failure."""
+    """The packages of other distributions that declare plug-ins, with their labels; used only after a failure."""
     entries = (entry for package in importlib.metadata.distributions() for entry in package.entry_points)
     roots = {entry.module.partition(".")[0] for entry in entries if entry.group.startswith("ttc.")}
     return {root: f"plug-in package {root}" for root in roots - _OWN}

@@ -1,18 +1,18 @@
-"""How a run and its parts are written down: a part in one text, a run as a TOML file plus `key=value` overrides.
+"""The notation of a run and its parts: a part in one text, a run as a TOML file plus `key=value` overrides.
 
     split_specs("direct:temperature=0,tree:n=8,policy=beam")       ["direct:temperature=0", "tree:n=8,policy=beam"]
     parse_spec("tree:n=8,policy=beam")                             ("tree", {"n": "8", "policy": "beam"})
     split_model("prm:path/to/model")                               ("prm", "path/to/model")
     label_of("direct", {"temperature": "0"})                       "direct-greedy"
 
-What stands behind the `=` of a parameter is its value up to the next `KEY=`, whatever signs it holds: addresses, paths,
-colons and commas. A recipe becomes one frozen, checked dataclass:
+A parameter's value extends up to the next `KEY=`, so it may hold addresses, paths, colons and commas. A recipe becomes
+one frozen, checked dataclass:
 
     [thinking]                      build(Recipe, merge(load_toml(path), overrides(["n=32"])))
     max_tokens = 256
 
 Keys are the fields of the dataclass; a nested dataclass is a TOML table, which dotted overrides reach into
-(`thinking.max_tokens=64`). An unknown key is refused with the nearest known one. Reading a recipe does nothing else:
+(`thinking.max_tokens=64`). An unknown key is refused with the nearest known one. Reading a recipe has no other effects:
 no network, no model.
 
 Left out: quotes (a value that itself holds `,KEY=` is set with `--set` or in a file); includes, environment variables
@@ -62,7 +62,7 @@ def split_specs(text: str) -> list[str]:
 
 
 def parse_spec(text: str) -> tuple[str, dict[str, object]]:
-    """Return the name in a spec, as it is registered, and the parameters written behind it, still as text."""
+    """Return the registered name in a spec, and the parameters written after it, still as text."""
     name, *rest = re.split(f":(?={KEY.pattern})", text, maxsplit=1)
     pairs = re.split(f",(?={KEY.pattern})", rest[0]) if rest else []
     return _plain(name), dict(overrides(pairs))
@@ -90,7 +90,7 @@ def section(settings: Mapping[str, T], part: str) -> dict[str, T]:
 
 
 def sections(settings: Mapping[str, T], parts: Sequence[str]) -> dict[str, dict[str, T]]:
-    """Split settings by part; those of none are under "", where that is one of `parts`.
+    """Split settings by part; settings of no part are under "", if that is one of `parts`.
 
     Raises:
         ConfigError: a setting of another part, with the nearest one.
@@ -113,7 +113,7 @@ def _plain(name: str) -> str:
 
 
 def label_of(name: str, inline: Mapping[str, object]) -> str:
-    """Return a short name that tells a strategy from itself with other parameters: `majority-n64`, `direct-greedy`."""
+    """Return a short name for a strategy with its parameters: `majority-n64`, `direct-greedy`."""
     base = name.rpartition(":")[2]
     rest = sorted((key, value) for key, value in inline.items() if key != "temperature")
     drawn_at = [_temperature(str(inline["temperature"]))] if "temperature" in inline else []
@@ -128,7 +128,7 @@ def _temperature(text: str) -> str:
 
 
 def load_toml(path: pathlib.Path, what: str = "file") -> dict[str, Any]:
-    """Return the tables of a TOML file; `what` says in messages what it is.
+    """Return the tables of a TOML file; `what` is its name in messages.
 
     Raises:
         ConfigError: the file is missing, unreadable or not TOML; names the file and the line.
@@ -159,7 +159,7 @@ def merge(values: Mapping[str, Any], dotted: Mapping[str, object]) -> dict[str, 
 
 
 def differences(there: Any, here: Any, name: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (dotted name, value there, value here) of every leaf in which two pieces of JSON data differ."""
+    """Yield (dotted name, value there, value here) for every leaf in which two pieces of JSON data differ."""
     if isinstance(there, dict) and isinstance(here, dict):
         for key in sorted(there.keys() | here.keys()):
             yield from differences(there.get(key), here.get(key), f"{name}.{key}" if name else key)

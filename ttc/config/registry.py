@@ -5,8 +5,8 @@ A module registers itself by defining one public function of its own name: `ttc/
 helpers) are not registered. Other distributions add to the same list through the registry's entry-point group.
 Listing reads files only; nothing is imported until `load`.
 
-What a function takes is read from its signature: see `ttc.config.signatures`. One of the user's own is held to the
-registry's shape (`ttc.config.plugins`) when it is loaded, and what it makes when it is made.
+A function's parameters are read from its signature: see `ttc.config.signatures`. A user's function is checked against
+the registry's shape (`ttc.config.plugins`) when it is loaded, and its product when it is made.
 
 Left out: overriding. A name that is built in wins over an entry point of the same name.
 """
@@ -81,7 +81,7 @@ class Registry:
         raise UnknownName(self.kind, name, self.names())
 
     def create(self, name: str, params: Mapping[str, object], *, supply: Mapping[str, object]) -> Any:
-        """Return what the function called `name` makes of `params` and `supply` (see `bind`), held to the shape.
+        """Return the checked product of the function called `name` with `params` and `supply` (see `bind`).
 
         Raises:
             ConfigError: as `load` and `bind` do, or something else was made.
@@ -89,12 +89,12 @@ class Registry:
         return self.checked(name, call(self.load(name), params, supply=supply))
 
     def checked(self, name: str, product: Any) -> Any:
-        """Return what the function called `name` made; raises ConfigError naming what it lacks."""
+        """Return the product of the function called `name`; raises ConfigError naming what it lacks."""
         self.shape.check_product(f"{self.kind} {name}", product)
         return product
 
     def describe(self, name: str) -> Description:
-        """Return what the function called `name` says of itself; raises like `load`."""
+        """Return the description of the function called `name`; raises like `load`."""
         return describe(self.kind, name.replace("-", "_"), self.load(name))
 
 
@@ -137,15 +137,15 @@ def plugins(group: str) -> dict[str, importlib.metadata.EntryPoint]:
 
 @functools.lru_cache(maxsize=64)
 def _installed(group: str, _folders: tuple[tuple[str, int], ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """The entry points of the distributions in `sys.path`, read once for as long as its folders are as they are."""
+    """The entry points of the distributions in `sys.path`, read again only when its folders change."""
     return tuple(importlib.metadata.entry_points(group=group))
 
 
 def _folder_state(folder: str) -> tuple[str, int]:
-    """A folder, and when something was last added to it or taken away (ns)."""
+    """A folder, and the time of the last addition to it or removal from it (ns)."""
     try:
         return folder, os.stat(folder or ".").st_mtime_ns
-    except OSError:  # no folder, or an archive that went
+    except OSError:  # no folder, or an archive that is gone
         return folder, 0
 
 
@@ -188,7 +188,7 @@ def _defines(file: pathlib.Path, name: str) -> bool:
 
 
 def _without_function(name: str) -> str:
-    """What is to be said of a file that was named without a function; its functions are read and not imported."""
+    """The message about a file named without a function; its functions are read without importing it."""
     path = pathlib.Path(name).expanduser()
     if not path.is_file():
         return "does not exist"

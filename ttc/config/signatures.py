@@ -4,13 +4,13 @@
     bind(vllm, {"threads": "2"}, supply={"model": "m"})        {"threads": 2, "model": "m"}
     call(vllm, {"threads": "2"}, supply={"model": "m"})        vllm(model="m", options=VllmOptions(threads=2))
 
-What a user can name are the keyword-only parameters, and in place of one that is an options class its fields: a
-dataclass that must be given by keyword, which several functions may share, or the parameter `options`. A union of
-dataclasses there has one for each backend, told apart by a field of one `Literal` value. `describe` says what a
-function takes, for `ttc list` and help texts; `bind` checks values against it and parses text by the annotations. So
-documentation, help and checks cannot drift apart. The text of an option is its entry in the `Args:` section of the
-docstring (Google style), the nearest class's that has one. What types cannot say, an options class checks when it is
-made, and a factory with `checked_by`: both before anything is loaded.
+A user can name the keyword-only parameters. In place of an options class (a keyword-only dataclass, which functions may
+share, or the parameter `options`) the user names its fields. A union of dataclasses has one for each backend, told
+apart by a field with a single `Literal` value. `describe` says what a function takes, for `ttc list` and help texts;
+`bind` checks values against it and parses text by the annotations. So documentation, help and checks cannot drift
+apart. An option's help text is its entry in the `Args:` section of the docstring (Google style), of the nearest class
+that has one. What types cannot express, an options class checks on construction and a factory with `checked_by`: both
+before anything is loaded.
 
 Left out: positional parameters other than `model`; they belong to the caller. Shared fields with default factories.
 """
@@ -57,7 +57,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a registered function says of itself: first line of its documentation, and its keyword parameters.
+    """The description of a registered function: the first line of its documentation, and its keyword parameters.
 
     `about` is the rest of its module's documentation: paper, cost, what is left out.
     """
@@ -81,9 +81,9 @@ class Description:
 
 
 def describe(kind: str, name: str, function: Callable[..., Any]) -> Description:
-    """Return the description of `function`: its options, and the first line that says what it is.
+    """Return the description of `function`: its options, and the first line of its documentation.
 
-    That line is its module's where the module is named like it (one technique, one file), else its own.
+    The line is its module's if the module has the same name (one technique, one file), else its own.
     """
     module_doc = inspect.getdoc(sys.modules.get(function.__module__)) or ""
     own_doc = inspect.getdoc(function) or ""
@@ -122,16 +122,16 @@ def strategy_options(function: Callable[..., Any]) -> list[str]:
 
 
 def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call with the values that `bind` gave; one that is not there yet is None."""
+    """Return all arguments of a call with the values that `bind` gave; missing ones are None."""
     schema = _Schema.of(function)
     return {**schema.defaults, **schema.arguments(values)}
 
 
 def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> dict[str, Any]:
-    """Return the named values for `function`: `params` checked and parsed, with those of `supply` it asks for.
+    """Return the named values for `function`: `params` checked and parsed, with the values of `supply` that it takes.
 
-    A string is parsed by the annotation. `supply` fills parameters that are not text, such as `scorer`; what `function`
-    does not ask for is left out.
+    A string is parsed by the annotation. `supply` fills parameters that are not text, such as `scorer`; values that
+    `function` does not take are left out.
 
     Raises:
         ConfigError: an unknown option (with the nearest), a value that does not fit, or a required one missing;
@@ -154,7 +154,7 @@ def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: 
 def parsed(
     function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]
 ) -> dict[str, Any]:
-    """As `bind`, but required options may still be missing, and nothing is checked that types do not say."""
+    """Like `bind`, but required options may be missing, and only types are checked."""
     schema, label = _Schema.of(function), function.__name__
     values = {name.replace("-", "_"): value for name, value in params.items()}
     choice = schema.choice(values, f"{label}: ")
@@ -181,7 +181,7 @@ def call(function: Callable[..., Any], params: Mapping[str, object], *, supply: 
 
 
 def reads_logprobs(factory: Factory) -> Factory:
-    """Mark a strategy or scorer that reads log-probabilities: engines that pay for them are asked for them then."""
+    """Mark a strategy or scorer that reads log-probabilities, so that engines that pay for them are asked for them."""
     setattr(factory, _READS_LOGPROBS, True)
     return factory
 
@@ -192,7 +192,7 @@ def wants_logprobs(factory: Callable[..., Any]) -> bool:
 
 
 def checked_by(check: Callable[..., None]) -> Callable[[Factory], Factory]:
-    """Let `check` refuse a factory's arguments, by their names, in `bind` and before the factory's own body."""
+    """Let `check` refuse a factory's arguments by name, in `bind` and before the factory's own body."""
 
     def decorate(factory: Factory) -> Factory:
         signature = inspect.signature(factory)
@@ -211,7 +211,7 @@ def checked_by(check: Callable[..., None]) -> Callable[[Factory], Factory]:
 
 
 def _check(check: Callable[..., None], arguments: Mapping[str, Any]) -> None:
-    """Call `check` with those of `arguments` that it names, with all of them where it takes any."""
+    """Call `check` with the `arguments` that it names, or with all if it takes any."""
     parameters = inspect.signature(check).parameters
     takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     check(**(arguments if takes_all else {name: arguments[name] for name in parameters}))
@@ -219,10 +219,10 @@ def _check(check: Callable[..., None], arguments: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Schema:
-    """What a function takes: by place, and by name as options with type and default.
+    """The parameters of a function: positional ones, and options by name with type and default.
 
-    `defaults` has every parameter, None where it has no default; `classes` has the options classes of those that are
-    one: several where it is a union.
+    `defaults` has every parameter, None if it has no default; `classes` has the options classes of a parameter: several
+    for a union.
     """
 
     positional: tuple[str, ...]
@@ -232,9 +232,9 @@ class _Schema:
     is_open: bool
 
     @classmethod
-    @functools.lru_cache(maxsize=256)  # an endpoint asks it of the same few functions at every request
+    @functools.lru_cache(maxsize=256)  # an endpoint needs it for the same few functions at every request
     def of(cls, function: Callable[..., Any]) -> _Schema:
-        """Read it from a function, or from a class."""
+        """Read the schema of a function or a class."""
         parameters, hints = inspect.signature(function).parameters.values(), _hints(function)
         required = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty}
         classes = {name: variants(hints[name]) for name in (*required, *({_OPTIONS} & hints.keys()))}
@@ -257,11 +257,11 @@ class _Schema:
         )
 
     def kinds_beside(self, name: str) -> tuple[Any, ...]:
-        """The options classes among which one has the option called `name`."""
+        """The options classes of the union in which one has the option called `name`."""
         return next((kinds for kinds in self.classes.values() if any(name in _fields(kind) for kind in kinds)), ())
 
     def choice(self, values: Mapping[str, object], where: str) -> dict[str, Any]:
-        """The options class of each parameter that is one, as the tags among `values` pick it."""
+        """The options class of each such parameter, chosen by the tags among `values`."""
         return {name: variant(kinds, values, where) for name, kinds in self.classes.items()}
 
     def names_for(self, choice: Mapping[str, Any]) -> list[str]:
@@ -271,7 +271,7 @@ class _Schema:
         return [name for name in self.options if name not in elsewhere]
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call, in which the options of a class are one value of it."""
+        """Return the arguments of a call, in which the options of a class are one object of it."""
         rest = dict(values)
         return {
             name: kind(**{field: rest.pop(field) for field in _fields(kind) if field in rest})
@@ -288,7 +288,7 @@ def _fields(kind: Any) -> Mapping[str, tuple[Any, Any]]:
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """One type for an option of several classes: the values of all of them, where they are spelled out."""
+    """One type for an option of several classes: their values together, if all are literals."""
     if first == second:
         return first
     return Literal[(*typing.get_args(first), *typing.get_args(second))]
@@ -303,8 +303,8 @@ def _tag(kind: Any) -> str:
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the type of every parameter.
 
-    Each annotation is resolved by itself: one that exists for type checkers only stays text. A parameter without an
-    annotation has the type of its default.
+    Each annotation is resolved by itself: one that exists only for type checkers stays text. Without an annotation, a
+    parameter has the type of its default.
     """
     whole = function.func if isinstance(function, functools.partial) else function
     target = whole.__init__ if inspect.isclass(whole) else inspect.unwrap(whole)

@@ -5,9 +5,8 @@
 
 One decoder serves the command line, recipes and the server, so that an option reads the same everywhere. A type
 annotation is the schema: bool, int, float, str, Path, Literal, `X | None`, other unions (members tried in order),
-tuples and lists of these (`a,b` or `["a", "b"]`), and dataclasses, whose fields are named options. A union of
-dataclasses that each have a field of one `Literal` value is told apart by it. Text is read by the annotation, never
-evaluated.
+tuples and lists of these (`a,b` or `["a", "b"]`), and dataclasses, whose fields are named options. Dataclasses of a
+union are told apart by a field with a single `Literal` value. Text is read by the annotation, never evaluated.
 
 Ranges are checked before anything is loaded, with one message for every factory. None means that a parameter was not
 given; NaN is outside every range.
@@ -16,8 +15,8 @@ given; NaN is outside every range.
     within("simulated", 0, 1, p=p)
     at_most("confidence", n, "n", warmup=warmup)       warmup must be at most n=4, got 8: lower it or raise n
 
-A mapping is a table with keys of its own, left to its reader, and values of one type. Left out: arbitrary classes,
-which code supplies.
+A mapping is a table with free keys, which its reader checks, and values of one type. Left out: arbitrary classes, which
+code supplies.
 """
 
 from __future__ import annotations
@@ -72,12 +71,12 @@ def why_no_file(path: pathlib.Path) -> str:
 
 
 def storage(num_bytes: float) -> str:
-    """Return a size in the unit in which it is a number: "3.7 MB", "7.20 GB"."""
+    """Return a size in a readable unit: "3.7 MB", "7.20 GB"."""
     return f"{num_bytes / 1e9:,.2f} GB" if num_bytes >= 0.9995e9 else f"{num_bytes / 1e6:.3g} MB"
 
 
 def parse(name: str, value: object, annotation: Any) -> Any:
-    """Return `value` as `annotation` asks; `name` is for the error only.
+    """Return `value` as the type `annotation`; `name` is only for the error.
 
     A string is read as text and a mapping as the fields of a dataclass; any other value must already be of the type (an
     int also serves as a float, a list as a tuple).
@@ -159,7 +158,7 @@ def variants(annotation: Any) -> tuple[Any, ...]:
 
 
 def variant(kinds: Sequence[Any], values: Mapping[str, object], where: str) -> Any:
-    """Return the dataclass among `kinds` that `values` are for, by their tag; the first where they state none.
+    """Return the dataclass among `kinds` that `values` are for, by their tag; the first if they have none.
 
     Raises:
         ConfigError: no kind has this tag.
@@ -172,7 +171,7 @@ def variant(kinds: Sequence[Any], values: Mapping[str, object], where: str) -> A
 
 
 def tag_of(kind: Any) -> tuple[str, Any] | None:
-    """Return the field of one `Literal` value that tells a dataclass from its siblings, with that value; or None."""
+    """Return the field with a single `Literal` value that identifies a dataclass, with that value; or None."""
     for name, hint in typing.get_type_hints(kind).items():
         if get_origin(hint) is Literal and len(get_args(hint)) == 1:
             return name, get_args(hint)[0]
@@ -228,7 +227,7 @@ def _parse_union(name: str, value: object, annotation: Any, members: tuple[Any, 
 
 
 def _parse_mapping(name: str, value: object, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    """A table whose keys are its own: what reads it checks them. Its values are of one type."""
+    """A table with free keys, which its reader checks, and values of one type."""
     if not isinstance(value, Mapping):
         by_text = f" (or, by --set, {name}.KEY=VALUE)" if isinstance(value, str) else ""
         raise ConfigError(f"{name} must be a table [{name}]{by_text}, got {value!r}")
@@ -253,7 +252,7 @@ def _parse_sequence(name: str, value: object, annotation: Any, origin: Any, argu
 
 
 def _items(text: str, kind: Any) -> list[Any]:
-    """The items of a list in one text: a,b or, as TOML writes it, ["a", "b"]; of texts, [1] and [END] are each one."""
+    """The items of a list in one text: a,b or, as in TOML, ["a", "b"]; of texts, [1] and [END] are single items."""
     if text.lstrip().startswith("["):
         with contextlib.suppress(tomllib.TOMLDecodeError):
             items = list(tomllib.loads(f"items = {text}")["items"])
@@ -263,7 +262,7 @@ def _items(text: str, kind: Any) -> list[Any]:
 
 
 def _split(text: str) -> list[str]:
-    """The items of a comma list; a comma between the options of one item, as in a:x=1,y=2, parts nothing."""
+    """The items of a comma list; a comma between the options of one item, as in a:x=1,y=2, does not split it."""
     items: list[str] = []
     for part in text.split(","):
         if items and KEY.match(part) and re.search(f":{KEY.pattern}", items[-1]):
@@ -310,13 +309,13 @@ def finite(owner: str, /, **values: float | None) -> None:
 
 
 def check_seed(owner: str, **seeds: int | None) -> None:
-    """Refuse a seed that is negative, or too long for the generators of numbers; raises ConfigError."""
+    """Refuse a seed that is negative or too large for random generators; raises ConfigError."""
     at_least(owner, 0, **seeds)
     at_most(owner, _MAX_SEED, **seeds)
 
 
 def check_threads(owner: str, threads: int) -> None:
-    """Refuse a number of threads that no machine has; raises ConfigError."""
+    """Refuse an impossible number of threads; raises ConfigError."""
     at_least(owner, 1, threads=threads)
     at_most(owner, _MAX_THREADS, threads=threads)
 
@@ -329,7 +328,7 @@ def check_place(owner: str, device: str, threads: int) -> None:
 
 
 def check_training_place(owner: str, device: str, threads: int) -> None:
-    """As `check_place`, without `auto`: a training records where it is computed; raises ConfigError."""
+    """Like `check_place`, but without `auto`, as a training run records its device; raises ConfigError."""
     check_threads(owner, threads)
     if device == "auto" or not _DEVICE.fullmatch(device):
         raise ConfigError(f"{owner}: device must be cpu or cuda, got {device!r}")

@@ -7,11 +7,11 @@ attracts (`attractor`), difficulties that vary by question (a level in its words
 (`cv`), confidence that knows a little (`confidence`), and a thinker that finds the answer at a hazard (`hazard`).
 Text looks like a model's: steps, then a boxed number.
 
-A step is its state's letter, filler, and a blank line. What a path will do is a function of its text and of the key of
-its draw, so any continuation of it, by any draw, agrees on what came before. Randomness is keyed by path and position
-like every other engine's, so the closed forms of search hold exactly in law. Its scorer is `ttc.scorers.simulated`;
-both know the presets good, hackable and weak. Left out: caches; questions of a strategy's own (refine, aggregate,
-knockout), each of which is another question here, with an answer of its own.
+A step is its state's letter, filler, and a blank line. A path's future is a function of its text and of its draw's key,
+so any continuation, by any draw, agrees on what came before. Randomness is keyed by path and position as in every other
+engine, so the closed forms of search hold exactly in distribution. Its scorer is `ttc.scorers.simulated`; both know the
+presets good, hackable and weak. Left out: caches; questions of a strategy itself (refine, aggregate, knockout), each of
+which is a separate question here, with its own answer.
 """
 
 from __future__ import annotations

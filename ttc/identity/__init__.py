@@ -1,1 +1,1 @@
-"""What a run was made from, by content: digests of models, files and user code, and what differs between two."""
+"""What a run was made from, by content: digests of models, files and user code, and their differences."""

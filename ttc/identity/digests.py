@@ -11,30 +11,30 @@ A digest is a SHA-256, 64 hex digits. A digest is of content alone: copying a fi
 each file is read once, about a second per gigabyte.
 
 Digests of large files are remembered between processes in one JSON file, `ttc/digests.json` in the user's cache folder
-(XDG_CACHE_HOME, else ~/.cache). One is trusted only while everything that the system says of the file is as it was:
-path, device, inode, size, and the times of its last change of content and of attributes, to the nanosecond. The second
-of these times cannot be set back by a user, so a file that was changed and given its old time is read again. A file
-that was changed within two seconds before it was read is not remembered: another change within the grain of the file
-system's clock would not show. Where the cache cannot be read or written (a read-only or absent home, a full disk, two
-writers at once) it is done without.
+(XDG_CACHE_HOME, else ~/.cache). A remembered digest is trusted only while the file's path, device, inode, size, and
+times of its last change of content and of attributes (to the nanosecond) are unchanged. A user cannot set back the
+second of these times, so a file that was changed and given its old time is read again. A file changed within two
+seconds before it was read is not remembered: another change within the resolution of the file system's clock would not
+show. If the cache cannot be read or written (a read-only or absent home, a full disk, two writers at once), it is not
+used.
 
-What cannot be seen has no digest, and none is invented: a model behind a server, or a hub id that is not on this
-machine, is known by its name alone, and saying so is the caller's part. Left out: subfolders of a model folder; of a
-user's code whatever is installed, and files that it opens; file systems that keep the old times of a changed file.
+What cannot be read has no digest, and none is invented: a model behind a server, or a hub id that is not on this
+machine, is known by name only, and the caller must say so. Left out: subfolders of a model folder; of a user's code,
+installed packages and files that it opens; file systems that keep the old times of a changed file.
 
-Of a part count: the file that it was named by (`mine.py:function`) with the modules beside it; the model folders and
-inner parts that it states, or its `model` where it states nothing; and every parameter that is the path of a file, or
-again `file.py:function`. A hub id is fetched where it is not here yet. Left out: installed plug-ins, which their
-version names; folders among the parameters; what only a server knows, which a loaded engine says itself
+The contents of a part are: the file that it was named by (`mine.py:function`) with the modules beside it; the model
+folders and inner parts that it states, or its `model` if it states none; and every parameter that is the path of a
+file, or `file.py:function`. A hub id that is not here yet is fetched. Left out: installed plug-ins, which are
+identified by version; folders among the parameters; what only a server knows, which a loaded engine reports itself
 (`ttc.core.Served`). A statement is attached to the factory:
 
     def _reads(*, model, **options):                  @reads(_reads)
         return [ModelFolder(resolve(model))]          def my_engine(model=None, *, threads=1): ...
 
-The function gets every argument of the factory by name and names the model folders and the inner parts that those
-arguments lead to. A part that states nothing is taken to read its `model` where that is a folder or a file here, which
-is right for most; what must be stated is a default model, a hub id, a folder of which only the tokenizer counts, and
-parts inside a part. Files among the other parameters need no statement.
+The function gets every argument of the factory by name and returns the model folders and inner parts that these lead
+to. A part that states nothing is assumed to read its `model` if that is a folder or file here, which is right for most.
+It must state a default model, a hub id, a folder of which only the tokenizer counts, and parts inside the part. Files
+among the other parameters need no statement.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def file_digest(path: Path) -> str:
 def digest_of(data: Any) -> str:
     """Return the digest of JSON data; the order of keys does not matter, that of lists does.
 
-    An iterator counts as the list of its items, which are never held at once.
+    An iterator counts as the list of its items, which are never all in memory.
     """
     digest = hashlib.sha256()
     if isinstance(data, Iterator):
@@ -122,11 +122,11 @@ def model_digests(folder: Path) -> dict[str, str]:
 
 
 def source_digests(file: Path) -> dict[str, str]:
-    """Return the digests of a Python file and of what it imports from beside it, by path relative to its folder.
+    """Return the digests of a Python file and of what it imports from its own folder, by path relative to that folder.
 
-    The file itself comes first. What it imports is read from its syntax, through all modules in its folder; of a
-    package in that folder every Python file counts. Left out: installed packages (the toolkit among them), imports by
-    a name that is computed, and data that the code opens.
+    The file itself comes first. Imports are read from the syntax, recursively through all modules in the folder; every
+    Python file of a package in the folder counts. Left out: installed packages (the toolkit among them), imports by a
+    computed name, and data that the code opens.
 
     Raises:
         ConfigError: a file cannot be read, or is not Python.
@@ -143,7 +143,7 @@ def source_digests(file: Path) -> dict[str, str]:
 
 
 def named(digests: Mapping[str, str], *, before: str = "", after: str = "") -> dict[str, str]:
-    """Return the digests by what people call them: `after=" of model teacher"` gives "weights of model teacher"."""
+    """Return the digests by names for people: `after=" of model teacher"` gives "weights of model teacher"."""
     return {f"{before}{name}{after}": digest for name, digest in digests.items()}
 
 
@@ -158,9 +158,9 @@ def located(contents: Mapping[str, Any], part: str, place: str, other: str) -> d
 
 
 def differing(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
-    """Return the names of what differs between a run's digests and those of now: its order, then what is new.
+    """Return the names of what differs between a run's digests and the current ones: in its order, then new names.
 
-    What only one side has says so: "chat template of model m (gone)", "strategy file helper.py (new)".
+    Names on one side only are marked: "chat template of model m (gone)", "strategy file helper.py (new)".
     """
     changed = [name if name in here else f"{name} (gone)" for name, digest in there.items() if here.get(name) != digest]
     return changed + [f"{name} (new)" for name in here if name not in there]
@@ -181,7 +181,7 @@ def _files(folder: Path, patterns: tuple[str, ...]) -> list[Path]:
 
 
 def _rows(file: Path, role: str) -> list[list[str]]:
-    """What a file gives to a role: its name and digest; of a tokenizer's configuration only the part of that role."""
+    """A file's part in a role: its name and digest; of a tokenizer's configuration only what belongs to the role."""
     if file.name != _TOKENIZER_CONFIG:
         return [[file.name, file_digest(file)]]
     try:
@@ -208,7 +208,7 @@ def _imported(file: Path) -> set[str]:
 
 
 def _beside(folder: Path, name: str) -> list[Path]:
-    """The files of the module or package `name` in `folder`; none where it is elsewhere, or the toolkit's own."""
+    """The files of the module or package `name` in `folder`; none if it is elsewhere or the toolkit's own."""
     module, package = folder / f"{name}.py", folder / name
     if (package / "__init__.py").is_file():
         return [] if package.resolve().parent == _TOOLKIT else sorted(package.rglob("*.py"))
@@ -223,7 +223,7 @@ _STAMP_FIELDS = 6
 
 
 def remembered(path: Path, compute: Callable[[Path], str]) -> str:
-    """Return the digest of the file at `path`, by `compute` where it is not known of exactly this content.
+    """Return the digest of the file at `path`, by `compute` unless it is remembered for exactly this content.
 
     Raises:
         OSError: the file cannot be read.
@@ -248,14 +248,14 @@ def _stamp(status: os.stat_result) -> list[int | str]:
 
 
 def _file() -> Path | None:
-    """Where digests are remembered, or None where there is no cache folder; a relative one is none, by the standard."""
+    """The file of remembered digests; None without a cache folder (by the standard, a relative one does not count)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = base if os.path.isabs(base) else os.path.expanduser("~/.cache")
     return Path(folder) / "ttc" / "digests.json" if os.path.isabs(folder) else None
 
 
 def _entries(file: Path | None) -> dict[str, list[int | str]]:
-    """What is remembered, by path; nothing where the file is absent or damaged."""
+    """The remembered entries by path; none if the file is absent or damaged."""
     if file is None:
         return {}
     try:
@@ -289,7 +289,7 @@ _ATTRIBUTE = "ttc_reads"
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """A model folder, or only some of its roles; `owner` is what people call it, where the part's name does not do."""
+    """A model folder, or only some of its roles; `owner` is its name for people, if the part's name is not enough."""
 
     path: Path
     roles: tuple[str, ...] = tuple(ROLES)
@@ -298,7 +298,7 @@ class ModelFolder:
 
 @dataclass(frozen=True, slots=True)
 class InnerPart:
-    """A part that the part makes: `spec` is NAME or NAME:MODEL."""
+    """A part inside the part: `spec` is NAME or NAME:MODEL."""
 
     registry: Registry
     spec: str
@@ -310,7 +310,7 @@ Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
 def reads(statement: Reads) -> Callable[[Factory], Factory]:
-    """Attach to a factory what it reads; `statement` takes all its arguments by name."""
+    """Attach to a factory the statement of what it reads; `statement` takes all its arguments by name."""
 
     def attach(factory: Factory) -> Factory:
         setattr(factory, _ATTRIBUTE, statement)
@@ -320,7 +320,7 @@ def reads(statement: Reads) -> Callable[[Factory], Factory]:
 
 
 def reads_of(factory: Callable[..., Any]) -> Reads | None:
-    """Return the statement of a factory, or None where it made none."""
+    """Return the statement of a factory, or None without one."""
     statement: Reads | None = getattr(factory, _ATTRIBUTE, None)
     return statement
 
@@ -341,7 +341,7 @@ def part_contents(part: PartChoice) -> dict[str, str]:
 
 
 def strategy_contents(choice: StrategyChoice) -> dict[str, str]:
-    """Return the digests of a strategy's own file, if any, of the files among its parameters, and of inner ones'."""
+    """Return the digests of a strategy's own file, if any, of files among its parameters, and of inner strategies'."""
     own = code_digests("strategy", choice.name) | _parameter_digests(f"strategy {choice.name}", choice.params)
     return own | {name: digest for inner in choice.inner.values() for name, digest in strategy_contents(inner).items()}
 
@@ -361,7 +361,7 @@ def _sources(part: PartChoice) -> Iterable[ModelFolder | InnerPart]:
 
 
 def _named_files(part: PartChoice) -> Mapping[str, Any]:
-    """The parameters that may name files; the model too, where the part does not state what it makes of it."""
+    """The parameters that may name files; also the model, if the part does not state what it reads."""
     own = {} if part.model is None or reads_of(part.factory) is not None else {"model": part.model}
     return {**own, **part.params}
 
@@ -413,5 +413,5 @@ def _text_digests(owner: str, text: str) -> dict[str, str]:
     if code is not None and os.path.isfile(code):
         return named(source_digests(code), before=f"{owner}: ")
     path = os.path.expanduser(text)
-    is_file = ("/" in path or "." in path) and os.path.isfile(path)  # no bare name that a file happens to have
+    is_file = ("/" in path or "." in path) and os.path.isfile(path)  # a bare name is not taken as a path
     return {f"{owner}: {os.path.basename(path)}": file_digest(Path(path))} if is_file else {}

@@ -1,4 +1,4 @@
-"""What the Linux kernel takes away from a process for good: Landlock for files, seccomp for system calls; by ctypes.
+"""How the Linux kernel permanently restricts a process: Landlock for files, seccomp for system calls; by ctypes.
 
 Landlock gives up all access to files, to TCP ports and, on newer kernels, to other processes' signals and sockets. The
 rules have no exception: the process keeps the descriptors it holds and can open nothing more. It needs no privilege.

@@ -1,4 +1,4 @@
-"""What bounds a program: limits of time, memory and threads, an unused user, and the tier of the kernel's means.
+"""What bounds a program: limits of time, memory and threads, an unused user, and the tier of kernel protection.
 
 Root's processes have no process limit and may write root's files, so a root process becomes a user and group that
 nobody has, without capabilities, before the program runs. For an ordinary user the kernel counts all of the user's

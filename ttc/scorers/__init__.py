@@ -1,1 +1,1 @@
-"""Scorers: blind opinions on prompts; one file each, named like its factory."""
+"""Scorers: scores of prompts without a target; one file each, named like its factory."""

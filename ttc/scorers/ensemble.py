@@ -1,8 +1,8 @@
 """Several scorers as one: the weighted mean of their scores.
 
-Coste et al. 2024, "Reward Model Ensembles Help Mitigate Overoptimization" (mean and weighted forms). Members should
-speak in one scale; those here give probabilities, but for `likelihood` with self_certainty. Steps are averaged one by
-one where all members see the same steps; otherwise only the values are, which then stand for the whole path.
+Coste et al. 2024, "Reward Model Ensembles Help Mitigate Overoptimization" (mean and weighted forms). Members should use
+one scale; those here give probabilities, except `likelihood` with self_certainty. Steps are averaged one by one if all
+members see the same steps; otherwise only the values are averaged, which then stand for the whole path.
 
 Cost: that of all members, whose prices a token budget adds up. A member without a verdict: by `missing`, the ensemble
 has none either (abstain), or the others' weights are scaled up to 1 (renormalise); with no verdict at all there is
@@ -121,7 +121,7 @@ def ensemble(
     Args:
         members: NAME or NAME:MODEL each, with ?key=value&key=value for its parameters: prm:A,likelihood?measure=...
         weights: one a member; absent: equal.
-        missing: abstain (a member without a verdict silences all) or renormalise (the others go on without it).
+        missing: abstain (no score if a member has no verdict) or renormalise (average the others).
         engine: for members that ask for it; supplied by the command line.
 
     Raises:

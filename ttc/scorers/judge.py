@@ -6,13 +6,13 @@ its share of the decided comparisons it won, a tie is half; without a decided on
 sees problem and answers, no target, and nothing of their thinking. `mode=single` asks whether one answer is right (with
 A and B for right and wrong, then swapped): a score of 1 or 0, for searches that score one path at a time.
 
-A judge's own thoughts are told from its verdict by the marks of its model, or by those that a text is known to carry
-(`ttc.answers.extract`). It answers greedily unless `temperature` says otherwise: so a question has one verdict. Models
-that repeat themselves at 0 (Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1) need another.
+A judge's thinking is separated from its verdict by its model's markers, or by the usual ones (`ttc.answers.extract`).
+It answers greedily unless `temperature` is set, so that a question has one verdict. Models that repeat themselves at 0
+(Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1) need another.
 
-Cost, in judged tokens: two generations a comparison, n * opponents / 2 comparisons for n answers (each meets
-its neighbours in path order); in single mode two generations an answer. A budget keeps room for each, at its longest
-(`max_tokens`), until it ends; what it takes in FLOPs is not known before. Left out: a Bradley-Terry fit, debates.
+Cost, in judged tokens: two generations a comparison, n * opponents / 2 comparisons for n answers (each meets its
+neighbours in path order); in single mode two generations an answer. A budget reserves each at its longest
+(`max_tokens`) until it ends; its FLOPs are not known in advance. Left out: a Bradley-Terry fit, debates.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class JudgeScorer:
 
     async def _ask(self, prompt: Prompt, question: Question, on_usage: UsageSink) -> float | None:
         opinion = self._known.setdefault(prompt.problem_id, {}).setdefault(question, _Opinion())
-        async with opinion.asking:  # of two who would know at once, one asks
+        async with opinion.asking:  # of two concurrent requests, only one asks
             if not opinion.formed:
                 one, other = await gather(
                     self._generate(prompt, text, _as_judged(on_usage)) for text in (question.one, question.other)

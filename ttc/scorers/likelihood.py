@@ -1,4 +1,4 @@
-"""Likelihood scorers: what the generator itself thinks of a path; no other model, no extra token.
+"""Likelihood scorers: the generator's own confidence in a path; no other model, no extra token.
 
 `mean_logprob`: the geometric mean probability of the sampled tokens, exp(mean log p), in (0, 1]. `self_certainty`: mean
 KL divergence from uniform to the model's distribution (Kang et al. 2025, "Scalable Best-of-N Selection via

@@ -1,18 +1,18 @@
-"""Search under a budget: one answer in hand first, then a search as wide as the rest pays for.
+"""Search under a budget: first get one answer, then search as wide as the rest pays for.
 
-A search that starts at full width under a budget that ends too soon finishes no path and answers nothing. Here the
-first path is drawn whole and unscored, as any single sample would be: that puts an answer in hand at the price of one,
-and shows what a path costs. What is left pays for a search as wide as that cost allows, which narrows as it goes, and
-for another search after it while that is at least three paths wide. The rest scores finished paths that have no score
-yet, and draws plain samples. A budget that pays for fewer than three guided paths is spent on plain samples; one that
-surely pays for the whole search leaves the search as it is without a budget. Related: budget-aware tree search (arXiv
-2602.09574, arXiv 2603.12634).
+A search at full width under too small a budget finishes no path and has no answer. So here the first path is drawn
+whole and unscored, like any single sample: that gives an answer at the price of one sample and shows what a path costs.
+The rest of the budget pays for a search as wide as that cost allows, narrowing as it goes, and for another one after it
+as long as that is at least three paths wide. What then remains scores finished paths without a score and draws plain
+samples. A budget for fewer than three guided paths is spent on plain samples; one that certainly covers the whole
+search does not change the search. Related: budget-aware tree search (arXiv 2602.09574, arXiv 2603.12634).
 
-The length of the first path stands for all. Level by level a search compares what is left with what its live paths need
-to their end: it goes on with all of them, or with fewer, or it stops scoring and finishes the best as they are.
+The length of the first path is the estimate for all. At each level a search compares the rest of the budget with what
+its live paths need to finish: it continues with all of them, or with fewer, or stops scoring and finishes the best.
 
-Under a budget in seconds alone the first path is drawn beside the search; on a CPU it has the session's head start.
-Cost: at most the budget. Left out: sharing the first path's steps with the search, lengths by depth, later paths.
+Under a budget in seconds only, the first path is drawn in parallel to the search; on a CPU it has the session's head
+start. Cost: at most the budget. Left out: sharing the first path's steps with the search, lengths by depth, later
+paths.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ttc.session.session import Session
 
 @dataclass(frozen=True, slots=True)
 class FirstPath:
-    """The first path: its tokens, its steps, those of its prompt, and what scoring one like it takes."""
+    """The first path: its tokens, its steps, its prompt's tokens, and the price of scoring a path like it."""
 
     num_tokens: int
     num_steps: int
@@ -56,7 +56,7 @@ class FirstPath:
         return Cost(tokens + scoring, session.thinking.calls_each * steps, flops)
 
     def _rest(self, num_sampled: int) -> int:
-        """Tokens to the end; a path that is longer than the first one has a step to go."""
+        """Tokens to the end; a path longer than the first one is assumed to need one more step."""
         return max(self.num_tokens - num_sampled, -(-self.num_tokens // self.num_steps), 1)
 
     def _flops(self, session: Session, num_tokens: int, num_sampled: int) -> float:
@@ -66,7 +66,7 @@ class FirstPath:
 
 
 class Pace:
-    """The estimate of one search; its first path is not known at once, so it may change."""
+    """The estimates of one search; mutable, as its first path is not known at the start."""
 
     def __init__(self) -> None:
         self.path: FirstPath | None = None
@@ -124,7 +124,7 @@ async def find_leaves(session: Session, root: Prompt, n: int, growth: Growth, ru
 
 
 def _surely_paid(session: Session, root: Prompt, n: int, growth: Growth) -> bool:
-    """Whether the budget covers n paths of the greatest length, with as many tokens again in pruned steps."""
+    """Whether the budget covers n paths of the greatest length, plus as many tokens in pruned steps."""
     if session.seconds_left < math.inf:
         return False
     tokens, price = 2 * growth.sampling.max_tokens, session.price(root, growth.scorer)
@@ -166,7 +166,7 @@ class _Search:
         return [leaf for leaves in await gather(work) for leaf in leaves]
 
     def _width(self, most: int) -> int:
-        """Paths that what is left pays for."""
+        """How many paths the rest of the budget pays for."""
         path = self.pace.path
         return 0 if path is None else int(min(self.session.pays_for(path.scored(self.session, 0, 0)), most))
 
@@ -181,13 +181,13 @@ class _Search:
         return await self.run(replace(self.growth, pace=self.pace.course), width, first)
 
     def _can_score_all(self, leaves: list[Node]) -> bool:
-        """Whether the rest pays for the scores that are missing: beside scored leaves, others have no say."""
+        """Whether the rest pays for all missing scores: beside scored leaves, unscored ones have no say."""
         prices = [self.session.price(leaf.prompt, self.growth.scorer) for leaf in leaves if _bare(leaf)]
         cost = Cost(sum(price.fixed for price in prices), 0, sum(price.flops(0) for price in prices))
         return self.session.pays_for(cost) >= 1
 
     async def _score(self, leaves: list[Node]) -> list[Node]:
-        """Score what has finished without a score, as far as the budget covers it."""
+        """Score finished paths that have no score, as far as the budget covers it."""
         bare = [leaf for leaf in leaves if _bare(leaf)]
         scores = await self.session.score(self.growth.scorer, [leaf.prompt for leaf in bare]) if bare else []
         values = {
@@ -197,7 +197,7 @@ class _Search:
         return [replace(leaf, score=values.get(leaf.prompt.path, leaf.score)) for leaf in leaves]
 
     async def _sample(self, numbers: range, scored: bool) -> list[Node]:
-        """Draw plain samples with the rest; beside scored leaves only those whose score is paid for, too."""
+        """Draw plain samples with the rest; beside scored leaves only as many as can also be scored."""
         path = self.pace.path
         if path is None or not numbers:
             return []

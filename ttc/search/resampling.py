@@ -20,7 +20,7 @@ Scheme: TypeAlias = Literal["multinomial", "stratified", "systematic", "residual
 
 
 def normalise(log_weights: Sequence[float]) -> list[float]:
-    """Return weights that sum to 1; when none is left (all -inf) they are equal. Safe for any magnitude."""
+    """Return weights that sum to 1, all equal if none is left (all -inf). Safe for any magnitude."""
     top = max(log_weights)
     if top == -math.inf:
         return [1.0 / len(log_weights)] * len(log_weights)
@@ -61,7 +61,7 @@ def _multinomial(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
 
 
 def _residual(weights: Sequence[float], num: int, dice: Dice) -> list[int]:
-    # What is a whole number but for rounding is whole: num equal weights leave nothing to draw.
+    # Whole numbers up to rounding count as whole: num equal weights leave nothing to draw.
     whole = [math.floor(num * weight + 1e-9) for weight in weights]
     left = num - sum(whole)
     if left <= 0:

@@ -1,17 +1,17 @@
-"""The tree-search runtime: grows a tree of steps under a policy, without barriers that the mathematics does not need.
+"""The tree-search runtime: grows a tree of steps under a policy, with no more synchronisation than the policy needs.
 
-Snell et al. 2024; Beeching et al. 2024. The children of one node are one request to the engine and one to the scorer:
-a request costs the controller more than a draw. Families are tasks of their own, so scoring overlaps generation;
-subtrees never wait for each other, problems neither. Within one subtree a level must be complete before it is selected,
-since the policy ranks all of its nodes. Selection reads nodes in path order and never sees timing.
+Snell et al. 2024; Beeching et al. 2024. The children of one node are one request to the engine and one to the scorer,
+as a request costs the controller more than a draw. Each family of children is a task of its own, so scoring overlaps
+generation; subtrees and problems never wait for each other. Within one subtree a level must be complete before
+selection, since the policy ranks all of its nodes. Selection reads nodes in path order, so timing has no influence.
 
-Under any budget every child is a request and a task of its own: what each may spend is leased before the first of them
-waits, so which one is left out does not depend on the schedule, and what is done when time runs out is kept.
+Under any budget every child is a request and a task of its own. What each may spend is leased before the first of them
+waits, so which one is left out does not depend on the schedule, and finished ones are kept when time runs out.
 
-A `Barrier` in `Growth` puts all subtrees of all problems in step, for comparison with the lock-step schedule of other
-tools: generate all, then score all. It costs no tokens, only time: the trees are the same. Under a budget of
-tokens the subtrees of a problem grow one after another, and a level is scored when it is complete: what a scorer
-charges for a text depends on what it has read before, so its order must not depend on the schedule.
+A `Barrier` in `Growth` makes all subtrees of all problems advance in lock-step (generate all, then score all), for
+comparison with other tools. It costs time but no tokens: the trees are the same. Under a token budget the subtrees of a
+problem grow one after another, and a level is scored when it is complete: a scorer's price for a text depends on what
+it has read before, so the order must not depend on the schedule.
 
 Rules: n candidates live at first; a finished path is kept as a leaf, is never re-expanded, re-scored nor re-weighted,
 and its place is not refilled (the live width shrinks by one). A path is cut, not finished, when its tokens or the depth
@@ -20,9 +20,9 @@ Optimal Verification Granularity", arXiv 2505.11730). Cost: n paths of generated
 token scored once. Left out: look-ahead (costs k+1 times for little).
 
 The policy turns the scores of the live nodes into the number of children of each. There are three kinds. A `Policy` is
-pure: no randomness of its own, no state, no view of text or targets. A `Resampler` is pure as well, but paths carry
-weights and it is given dice, keyed by the place in the tree. A `Searcher` grows the whole tree by itself, out of `grow`
-and `ended`. Nodes arrive in path order, so a tie goes to the earlier path whatever finished first.
+pure: no randomness, no state, no access to text or targets. A `Resampler` is pure, too, but paths carry weights and it
+gets random numbers keyed by the place in the tree. A `Searcher` grows the whole tree itself with `grow` and `ended`.
+Nodes arrive in path order, so a tie goes to the earlier path whatever finished first.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """How a level goes on: with `width` paths, guided by the scorer or finished as they are."""
+    """How a level continues: with `width` paths, guided by the scorer or finished without it."""
 
     width: int
     guided: bool = True
@@ -99,7 +99,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A place that grows children: their draw numbers, the tokens of its path, and the weight they start with."""
+    """A node that grows children: their draw numbers, the tokens of its path, and the weight they start with."""
 
     prompt: Prompt
     draws: range
@@ -112,7 +112,7 @@ Dice: TypeAlias = Callable[[int], float]
 
 
 class Policy(Protocol):
-    """Decides how wide each live node grows."""
+    """Decides how many children each live node gets."""
 
     def subtrees(self, n: int) -> tuple[int, ...]:
         """Split the width n into independent subtrees; their widths sum to n. By default it is one."""
@@ -146,7 +146,7 @@ class Resampled:
 
 @runtime_checkable
 class Resampler(Protocol):
-    """Decides by chance, in proportion to weights that paths carry from level to level (sequential Monte Carlo)."""
+    """Decides at random, in proportion to weights that paths carry from level to level (sequential Monte Carlo)."""
 
     def subtrees(self, n: int) -> tuple[int, ...]:
         """As of `Policy`."""
@@ -163,7 +163,7 @@ class Resampler(Protocol):
 
 @runtime_checkable
 class Searcher(Protocol):
-    """Grows a tree in its own order. One serves all problems of a run at once, so it keeps nothing in itself."""
+    """Grows a tree in its own order. One instance serves all problems of a run concurrently, so it is stateless."""
 
     async def search(self, session: Session, root: Prompt, n: int, growth: Growth, first: int = 0) -> list[Node]:
         """Return at most n leaves in path order, cut paths included; the draws of the root begin with `first`."""
@@ -177,8 +177,7 @@ AnyPolicy: TypeAlias = Policy | Resampler | Searcher
 def make_policy(spec: str, beam_width: int) -> AnyPolicy:
     """Make the policy that `spec` names: `beam`, `rebase:temperature=0.1`, `particle:scheme=residual,ess=0.5`.
 
-    A policy keeps nothing between problems, so equal ones are made once: to look one up costs more than a level of a
-    tree.
+    A policy is stateless, so equal ones are made only once: looking one up costs more than a level of a tree.
 
     Raises:
         ConfigError: no such policy or parameter, or a value out of range.
@@ -190,7 +189,7 @@ def make_policy(spec: str, beam_width: int) -> AnyPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """A child that is not scored yet; `complete` when it is as long as it will be."""
+    """A child without a score yet; `complete` when it will not grow further."""
 
     prompt: Prompt
     completion: Completion
@@ -213,12 +212,12 @@ async def search(
     """Grow `root` to at most n leaves; returns them in path order, cut paths included.
 
     The width is split evenly into `islands`, each of which the policy searches by itself. The draws of the root are
-    numbered from `first`: a search that goes on beside an earlier one of that width.
+    numbered from `first`, for a search beside an earlier one of that width.
     """
     widths = policy.subtrees(n // islands) * islands
     starts = [first + sum(widths[:i]) for i in range(len(widths))]
     views = [session.subtree(len(widths), i) if len(widths) > 1 else session for i in range(len(widths))]
-    work = (  # made one by one, so that none is left over when the first is cancelled
+    work = (  # created one by one, so that none is left unawaited when the first is cancelled
         _join(view, root, range(start, start + width), policy, growth)
         for view, start, width in zip(views, starts, widths, strict=True)
     )
@@ -239,7 +238,7 @@ async def _grow_subtree(
     leaves: list[Node] = []
     live: list[Node] = []
     plan = [Branch(root, draws)]
-    # Asked once, and not at every level: isinstance of a protocol looks at every attribute.
+    # Checked once and not at every level: isinstance of a protocol looks at every attribute.
     resampler, share = (
         (policy, _resample(session, policy, draws.start))
         if isinstance(policy, Resampler)
@@ -255,7 +254,7 @@ async def _grow_subtree(
         leaves += [child for child in children if ended(child, growth)]
         live = [child for child in children if not ended(child, growth)]
         width = len(draws) - len(leaves)
-        if depth == growth.max_depth:  # nobody grows on: what is cut here is a leaf, too
+        if depth == growth.max_depth:  # nothing grows further: paths cut here are leaves, too
             leaves, live = [*leaves, *live], []
         if not live or width <= 0:
             break
@@ -271,7 +270,7 @@ async def _grow_subtree(
 
 
 def _branches(session: Session, live: Sequence[Node], shared: Resampled) -> list[Branch]:
-    """The next level: the live nodes that are given children. The others are pruned."""
+    """The next level: the live nodes that get children. The others are pruned."""
     for node, count in zip(live, shared.counts, strict=True):
         if not count:
             session.prune(node.prompt.path)
@@ -287,7 +286,7 @@ def _path(node: Node) -> Path:
 
 
 async def _close(session: Session, live: Sequence[Node], width: int, growth: Growth) -> list[Node]:
-    """Finish the best `width` paths in one request each; each keeps the score of its last look."""
+    """Finish the best `width` paths in one request each; each keeps its last score."""
     best = sorted(live, key=lambda node: (-node.rank, *node.prompt.path))[:width]
     for node in live:
         if node not in best:
@@ -311,7 +310,7 @@ _Share: TypeAlias = "Callable[[Sequence[Node], int, int], Resampled]"
 
 
 def _allocate(policy: Policy) -> _Share:
-    """By the policy's own ranking."""
+    """Allocate children by the policy's ranking."""
 
     def share(live: Sequence[Node], width: int, depth: int) -> Resampled:
         counts = policy.allocate([node.rank for node in live], width)
@@ -321,7 +320,7 @@ def _allocate(policy: Policy) -> _Share:
 
 
 def _resample(session: Session, policy: Resampler, start: int) -> _Share:
-    """By chance: the dice belong to the subtree (by its first draw) and the level."""
+    """Allocate children at random; the random numbers are keyed by the subtree (its first draw) and the level."""
 
     def share(live: Sequence[Node], width: int, depth: int) -> Resampled:
         dice: Dice = lambda i: session.chance("resample", start, depth, i)  # noqa: E731
@@ -331,10 +330,10 @@ def _resample(session: Session, policy: Resampler, start: int) -> _Share:
 
 
 def beyond_block(start: int, step: int, block: int) -> int:
-    """Tokens to add to the first step behind `start` others, so that steps of `step` end one token into a cache block.
+    """Tokens to add to the first step after `start` tokens, so that steps of `step` end one token into a cache block.
 
-    Then that one is all that the next step computes again; where the lengths do not divide each other, the mean over
-    the steps of a path is as low as it can be.
+    Then the next step recomputes only that token; if the lengths do not divide each other, the mean over the steps of a
+    path is minimal.
     """
     return (1 - start - step) % math.gcd(block, step)
 
@@ -386,7 +385,7 @@ async def _finish(session: Session, child: _Grown, growth: Growth) -> _Grown:
 
 
 async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
-    """Grow a child by one more step; when the budget ends it is complete as it is."""
+    """Grow a child by one more step; when the budget ends it is complete."""
     if child.complete:
         return child
     children = await _steps(session, child, range(1), child.num_steps + 1, growth)
@@ -396,7 +395,7 @@ async def _step(session: Session, child: _Grown, growth: Growth) -> _Grown:
 async def _steps(
     session: Session, parent: Branch | _Grown, draws: range, num_steps: int, growth: Growth
 ) -> list[_Grown]:
-    """Step `num_steps` of every child of a place; fewer when the budget ends, none when nothing could be drawn."""
+    """Step `num_steps` of every child of a node; fewer when the budget ends, none when nothing could be drawn."""
     left = growth.sampling.max_tokens - parent.num_sampled
     most = growth.max_step_tokens + (0 if parent.num_sampled else growth.longer_first)
     sampling = replace(growth.sampling, stop=growth.stop, max_tokens=min(most, left))
@@ -413,7 +412,7 @@ async def _steps(
 
 
 def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, growth: Growth) -> _Grown:
-    """The child that a step makes of the path before it."""
+    """The child that a step makes from the path before it."""
     num_sampled = parent.num_sampled + completion.usage.generated
     out_of_tokens = num_sampled >= growth.sampling.max_tokens or completion.stop_reason in (OUT_OF_CALLS, OUT_OF_ROOM)
     return _Grown(
@@ -447,7 +446,7 @@ def population_weights(leaves: Sequence[Node]) -> list[float]:
 
 
 class Barrier:
-    """All members wait for each other; one that leaves is not waited for. For one event loop."""
+    """A barrier whose members wait for each other until they leave. For one event loop."""
 
     def __init__(self) -> None:
         self._members = 0
@@ -471,7 +470,7 @@ class Barrier:
         try:
             await arrived
         finally:
-            if arrived in self._waiting:  # cancelled: its place is taken by nobody
+            if arrived in self._waiting:  # cancelled: nothing takes its place
                 self._waiting.remove(arrived)
 
     def _open_when_complete(self) -> None:

@@ -1,9 +1,10 @@
-"""`ttc.run` and `ttc.arun`: one question from Python, with everything named as on the command line.
+"""`ttc.run` and `ttc.arun`: one question from Python, with the names of the command line.
 
     answer = ttc.run("12+30*2", strategy="majority", n=8)
     answer = await ttc.arun("12+30*2", strategy=mine, scorer=lambda prompt: -len(prompt.generated_text))
 
-Strategies, engines and scorers may be names, objects or functions. Synchronous forms work where a loop runs already.
+Strategies, engines and scorers may be names, objects or functions. Synchronous forms also work where an event loop is
+already running.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _PLACES: Mapping[str, str] = {
 def with_options(
     function: Callable[_Parameters, Coroutine[Any, Any, _Outcome]],
 ) -> Callable[_Parameters, Coroutine[Any, Any, _Outcome]]:
-    """The same function, which refuses by name an option that it does not have or of another type, before all else."""
+    """The same function, but first of all it refuses unknown options and values of a wrong type, by name."""
     options = [each.name for each in inspect.signature(function).parameters.values() if each.kind is each.KEYWORD_ONLY]
     takes = set(inspect.signature(function).parameters)
 
@@ -75,9 +76,9 @@ def with_options(
 
 
 def _check_type(name: str, value: object, types: Sequence[Any]) -> None:
-    """Refuse a value that is no whole number where one is wanted, or no value object of ours; other types say so later.
+    """Refuse a value that should be a whole number or one of our value objects; other types are checked later.
 
-    `types` are those of a union, None for whatever need not be.
+    `types` are those of a union; None stands for types that are not checked.
     """
     if value is None or not types or type(None) not in types:
         return
@@ -91,7 +92,7 @@ def _check_type(name: str, value: object, types: Sequence[Any]) -> None:
 
 
 def as_problem(question: Problem | str | Sequence[Message | Mapping[str, str]]) -> Problem:
-    """A question, or a conversation as chat endpoints take it, as a problem.
+    """Make a problem of a question, or of a conversation as chat endpoints take it.
 
     Raises:
         ConfigError: it is none of these, or empty.
@@ -110,7 +111,7 @@ def as_problem(question: Problem | str | Sequence[Message | Mapping[str, str]]) 
 
 
 def _message(turn: object, index: int) -> Message:
-    """A turn of a conversation; a ConfigError says what one looks like."""
+    """A turn of a conversation; a ConfigError describes the right form."""
     if isinstance(turn, Message):
         return turn
     if isinstance(turn, Mapping) and turn.keys() == {"role", "content"}:
@@ -145,9 +146,9 @@ async def arun(
 
     The problem is a question, or a conversation: a list of messages such as `{"role": "user", "content": "..."}`.
     Strategy, engine and scorer are named as on the command line (`majority`, `mine.py:vote`, `embedded:MODEL`,
-    `prm:MODEL`), or are objects; strategy and scorer may be functions (`ttc.config.functions`). An engine that is named
-    is closed at the end. `n` and `params` are parameters of the strategy. A strategy that needs a scorer has the
-    packaged one with the packaged model. Without `seed` every call draws anew; without `sampling` it draws as the
+    `prm:MODEL`), or are objects; strategy and scorer may be functions (`ttc.config.functions`). An engine given by name
+    is closed at the end. `n` and `params` are parameters of the strategy. With the packaged model, a strategy that
+    needs a scorer gets the packaged one. Without `seed` every call draws afresh; without `sampling` it draws as the
     model's authors recommend.
 
     Raises:
@@ -186,7 +187,7 @@ def choose_strategy(strategy: str | Strategy, n: int | None, params: Mapping[str
 
 
 def check_scorer(choice: StrategyChoice, scorer: object) -> None:
-    """Refuse a scorer that the strategy would not read."""
+    """Refuse a scorer that the strategy would not use."""
     if scorer is not None and not choice.takes_scorer:
         raise ConfigError(f"scorer has no effect: {choice.name} takes none")
 
@@ -200,7 +201,7 @@ def choose_scorer(scorer: str | Scorer | ScoreFunction | None, engine: Engine) -
 
 @asynccontextmanager
 async def opened(engine: str | Engine) -> AsyncIterator[Engine]:
-    """An engine by name, closed at the end; one that is an object is left open."""
+    """An engine: opened by name and closed at the end, or an object, left open."""
     if not isinstance(engine, str):
         yield engine
         return
@@ -214,7 +215,7 @@ async def opened(engine: str | Engine) -> AsyncIterator[Engine]:
 def synchronous(
     function: Callable[_Parameters, Coroutine[Any, Any, _Outcome]],
 ) -> Callable[_Parameters, _Outcome]:
-    """The same from synchronous code; where a loop runs already, as in a notebook, in a thread of its own."""
+    """The same from synchronous code; in a thread of its own if a loop is already running, as in a notebook."""
 
     @functools.wraps(function)
     def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Outcome:

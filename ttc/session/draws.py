@@ -1,9 +1,9 @@
-"""The draw contract: which numbers were drawn at which place of the tree, and which are being drawn.
+"""The draw contract: which draw numbers at which place of the tree are taken or in flight.
 
 The number of a draw decides its randomness, so a number is drawn once. Calls that overlap at one place name their
-ranges; a bare count takes the next free numbers there. A draw that was cut may go on under its own number, from a
-longer prompt that begins with the one it was drawn from. Cost: one hash of the prompt a call. Left out: telling apart
-two prompts whose hashes are equal.
+ranges; a bare count takes the next free numbers there. A cut draw may continue under its own number, from a longer
+prompt that begins with its original one. Cost: one hash of the prompt a call. Left out: telling apart two prompts whose
+hashes are equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_SAMPLES = 100_000
 
 @dataclass(slots=True)
 class _Place:
-    """Draws below one path: the length and hash of the prompt of each, and the ranges that are being drawn."""
+    """Draws below one path: the length and hash of each one's prompt, and the ranges in flight."""
 
     prompts: dict[int, tuple[int, int]] = field(default_factory=dict)
     in_flight: list[range] = field(default_factory=list)
@@ -42,10 +42,10 @@ class DrawBook:
 
     @contextmanager
     def numbered(self, prompt: Prompt, draws: range | int) -> Iterator[range]:
-        """Yield the numbers of `draws`, which nobody else can take meanwhile; `made` says which became draws.
+        """Yield the numbers of `draws`, reserved meanwhile; `made` records which became draws.
 
         Raises:
-            ConfigError: a number was drawn before, or is being drawn; a bare count beside a call that is in flight.
+            ConfigError: a number was drawn before or is in flight; a bare count beside a call in flight.
         """
         place = self._places.setdefault(prompt.path, _Place())
         numbers = _next_numbers(place, prompt, draws) if isinstance(draws, int) else draws
@@ -59,12 +59,12 @@ class DrawBook:
             place.flying.difference_update(numbers)
 
     def next_number(self, path: Path) -> int:
-        """The first number behind all that became draws at `path`."""
+        """The first number after all that became draws at `path`."""
         place = self._places.get(path)
         return 0 if place is None else place.next_number
 
     def made(self, prompt: Prompt, numbers: Sequence[int]) -> None:
-        """Remember that these numbers became draws."""
+        """Record that these numbers became draws."""
         content = _content(prompt)
         state = (len(content), hash(content))
         prompts = self._places[prompt.path].prompts
@@ -109,7 +109,7 @@ def _span(numbers: range) -> str:
 
 
 def check_n(strategy: str, n: int, sampling: Sampling, name: str = "n") -> None:
-    """Refuse a number of draws that cannot mean anything; `name` is the parameter of `strategy`."""
+    """Refuse an impossible number of draws; `name` is the parameter of `strategy`."""
     at_least(strategy, 1, **{name: n})
     at_most(strategy, MAX_SAMPLES, **{name: n})
     if n > 1 and sampling.temperature == 0:

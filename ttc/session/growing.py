@@ -1,8 +1,8 @@
-"""A draw that grows piece by piece, so that a strategy can look at it, and stop it, before it ends.
+"""A draw that grows piece by piece, so that a strategy can inspect and stop it before it ends.
 
 A piece continues the same draw: its seed, path and token positions are those of the uninterrupted run, so its tokens
-are too. A draw that is not grown further is cancelled for real: nothing of it is decoded any more. Every piece is one
-more request, over a cached context where the engine caches. Needs an engine that takes token ids.
+are too. A draw that is not grown further is really cancelled: nothing more of it is decoded. Every piece is one more
+request, over a cached context where the engine caches. Needs an engine that takes token ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ttc.session.thinking import Thinking
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """Draw `number` of the prompt it began with; `prompt` holds what is there of it.
+    """Draw `number` of the prompt it began with; `prompt` holds what it has so far.
 
     `ended` says that it cannot grow: finished, or cut by its own length, the thinking control or the budget.
     """
@@ -35,12 +35,12 @@ class Draw:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its own end."""
+        """Whether it ended by itself."""
         return self.ended and self.finish_reason == "stop"
 
     @property
     def whole(self) -> Prompt:
-        """What is there of it, at its own path."""
+        """What it has so far, at its own path."""
         return replace(self.prompt, path=(*self.prompt.path, self.number))
 
     def candidate(self, session: Session, score: float | None = None) -> Candidate:
@@ -61,7 +61,7 @@ async def grow(session: Session, draw: Draw, num_tokens: int, stop: tuple[str, .
 async def _piece(
     session: Session, draw: Draw, num_tokens: int, stop: tuple[str, ...], rests: tuple[str, ...]
 ) -> tuple[Draw, bool]:
-    """One request of `grow`, and whether one of `rests` ended it that completes no stop string."""
+    """One request of `grow`, and whether it was ended by one of `rests` that completes no stop string."""
     sampling, room = session.sampling, room_after(session, draw.prompt)
     if room < 1:
         return replace(draw, ended=True), False
@@ -90,7 +90,7 @@ async def _piece(
 
 
 def _rests(prompt: Prompt, sampling: Sampling) -> tuple[str, ...]:
-    """What would complete a stop string that what is there ends within: no engine finds one that begins before."""
+    """The strings that would complete a stop string already begun: engines miss one that begins in the prompt."""
     if not sampling.stop:
         return ()
     text = prompt.generated_text
@@ -99,14 +99,14 @@ def _rests(prompt: Prompt, sampling: Sampling) -> tuple[str, ...]:
 
 
 def _is_stopped(session: Session, prompt: Prompt) -> bool:
-    """Whether a stop string stands in the answer, behind the white space that follows a thought."""
+    """Whether the answer contains a stop string, apart from the white space that follows a thought."""
     parts = session.split(prompt)
     answer = parts.answer.lstrip() if parts.thinking or prompt.think_state == "open" else parts.answer
     return any(stop in answer for stop in session.sampling.stop)
 
 
 def room_after(session: Session, prompt: Prompt) -> int:
-    """Tokens that context and session leave after what was drawn; a prompt without any is the engine's to refuse."""
+    """Tokens that context and session leave after what was drawn; the engine refuses a prompt that leaves none."""
     ids, most = prompt.token_ids or (), session.room(prompt)
     room = session.capabilities.max_context - len(ids) if prompt.generated_ids else session.sampling.max_tokens
     return room if most is None else min(room, most)
@@ -121,12 +121,12 @@ async def grow_all(session: Session, draws: Sequence[Draw], num_tokens: int) -> 
 async def begin(session: Session, prompt: Prompt, n: int, num_tokens: int) -> list[Draw]:
     """Return the draws to grow by `num_tokens` at a time: n, or as many as the budget can finish.
 
-    Where a budget may end before n draws do, the first is finished at once, which puts an answer in hand and shows what
-    a draw takes; only so many others are begun as what is left pays for.
+    If a budget may end before n draws do, the first is finished at once, which gives an answer and shows what a draw
+    costs; then only as many others are begun as the rest pays for.
     """
     draws = [Draw(prompt, number) for number in range(n)]
     longest = session.sampling.max_tokens
-    timed = session.seconds_left < math.inf  # how long a draw takes is not known
+    timed = session.seconds_left < math.inf  # the length of a draw is not known yet
     if not timed and session.pays_for(_cost(session, prompt, longest, num_tokens)) >= n:
         return draws
     session.narrow()
@@ -136,7 +136,7 @@ async def begin(session: Session, prompt: Prompt, n: int, num_tokens: int) -> li
 
 
 def _cost(session: Session, prompt: Prompt, num_tokens: int, piece: int) -> Cost:
-    """What a draw of so many tokens takes when it grows by `piece` at a time, over a cached context."""
+    """The cost of a draw of this many tokens that grows by `piece` at a time over a cached context."""
     length = len(prompt.token_ids or ()) + num_tokens
     calls = session.thinking.calls_each * -(-num_tokens // piece)
     return Cost(num_tokens, calls, session.capabilities.flops(length, 0))

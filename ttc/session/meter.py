@@ -1,20 +1,19 @@
 """The meter: one place where tokens, calls and FLOPs are counted and a budget is held.
 
 A session owns one meter and hands its `add` to the engine and to scorers, so no strategy can bypass it. Before a draw
-starts it takes a lease of its `max_tokens`; when it ends it returns what is left of it. Leases are taken in path order,
-before the first await, so which draw gets the last tokens does not depend on the schedule.
+starts it takes a lease of its `max_tokens`; when it ends, the unused part is returned. Leases are taken in path order,
+before the first await, so which draw gets the last tokens does not depend on the schedule. If a scorer knows its price
+in advance, the lease also covers the scoring of the draw, and that part stays reserved until the draw has been scored.
+Other scorers are charged when they report their tokens. The very first draw may use up the tokens for its own scoring:
+an answer without a score is better than none. Independent subtrees take an equal `share` each. Left out: budgets across
+problems (a planner's job).
 
-Some scorers tell their price beforehand. Then the lease covers the scoring of the draw as well, and that part stays
-reserved until the draw has been scored. What other scorers take is charged when they report it. The very first draw may
-use up the room of its own scoring: an answer without a score is better than none. Independent subtrees take an equal
-`share` each. Left out: budgets across problems (a planner's job).
-
-FLOPs are those of a problem that is alone: it pays for what others computed for it, and once for what it shares itself.
-An engine's prefix cache outlives a problem. Whoever asks first then pays for a prompt, and the second strategy of an
-evaluation, a problem that shares its examples with one before it, or a run that was interrupted gets it for nothing:
-FLOPs, and what a budget of FLOPs buys, would hang on the order of work. Tokens, `cached` among them, stay those of the
-engine. Cost: a hash for every 16 tokens of a prompt and of a draw. Left out: endpoints that take no token ids, whose
-FLOPs are what the server says it computed.
+FLOPs are counted as if a problem were alone: it pays for what others computed for it, and once for what its own draws
+share. An engine's prefix cache outlives a problem, so the first request would pay for a prompt, while a second strategy
+of an evaluation, a problem that shares its examples with an earlier one, or a resumed run would get it for nothing:
+FLOPs, and what a budget of FLOPs buys, would depend on the order of work. Tokens, `cached` among them, stay those of
+the engine. Cost: a hash for every 16 tokens of a prompt and of a draw. Left out: endpoints that take no token ids,
+whose FLOPs are what the server reports as computed.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ COUNTING = 2
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a piece of work takes of each unit of a budget; of seconds, it says nothing."""
+    """What a piece of work takes of each unit of a budget but seconds."""
 
     tokens: float = 0.0
     calls: float = 0.0
@@ -65,11 +64,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a draw asks of the budget: its tokens, requests and FLOPs at most, and those of its scoring.
+    """What draws ask of the budget: the most tokens, requests and FLOPs of each, and those of its scoring.
 
-    Each draw takes up to `calls` requests, where thinking control continues it; up to `most_calls` where those of all
-    draws are paid for. `injected` tokens a draw, put there by thinking control, are not drawn but scored. `draw_flops`
-    are those of drawing so many tokens after the prompt.
+    Each draw takes up to `calls` requests if thinking control continues it, or up to `most_calls` if the budget covers
+    that for all draws. `injected` tokens per draw, added by thinking control, are scored but not drawn. `draw_flops`
+    gives the FLOPs of drawing this many tokens after the prompt.
     """
 
     num_draws: int
@@ -84,7 +83,7 @@ class Request:
     """Where it is the first of all, it may take what its scoring would need."""
 
     def flops(self, num_tokens: int) -> float:
-        """Most FLOPs of one draw of `num_tokens` and of its scoring; each request may read the prompt anew."""
+        """Most FLOPs of one draw of `num_tokens` and of its scoring; each request may read the prompt again."""
         return self.calls * self.draw_flops(num_tokens + self.injected) + self.price.flops(num_tokens + self.injected)
 
 
@@ -92,7 +91,7 @@ class Request:
 class Lease:
     """Permission to run `num_draws` draws of at most `max_tokens` each, and to score them at `price`.
 
-    Each draw may take `max_calls` requests; None is as many as it needs. `flops` are those of one draw and its scoring.
+    Each draw may take `max_calls` requests; None: as many as it needs. `flops` are those of one draw and its scoring.
     """
 
     num_draws: int
@@ -104,19 +103,19 @@ class Lease:
 
     @property
     def each(self) -> int:
-        """What one draw and its scoring may take."""
+        """The most that one draw and its scoring take."""
         price = self.price
         return self.max_tokens * (1 + price.per_token) + self.injected * price.per_token + price.per_draw
 
     @property
     def tokens(self) -> int:
-        """What all of it may take."""
+        """The most that all draws and their scoring take."""
         return self.price.fixed + self.num_draws * self.each
 
     def hold(self, sampling: Sampling, fixed: Sampling) -> Sampling:
-        """`sampling` under this lease, with what no strategy chooses taken from `fixed`.
+        """`sampling` under this lease, with fields that no strategy chooses taken from `fixed`.
 
-        Mostly it has all of that, since it was made from `fixed`.
+        Usually it has them already, since it was made from `fixed`.
         """
         if (sampling.seed, sampling.logprobs, sampling.max_tokens) == (fixed.seed, fixed.logprobs, self.max_tokens):
             return sampling
@@ -133,7 +132,7 @@ class Meter:
         closed: bool = False,
         clock: Clock = time.monotonic,
     ) -> None:
-        """Start at zero; `parent` is charged as well, and its clock is used; one that is `closed` grants nothing."""
+        """Start at zero; `parent` is charged, too, and its clock is used; a `closed` meter grants nothing."""
         self.budget = budget or Budget()
         self.limited = closed or self.budget != Budget()
         self._closed = closed
@@ -149,7 +148,7 @@ class Meter:
         self._kept: dict[Path, _Hold | None] = {}
 
     def exhaust(self) -> None:
-        """Remember that the budget ended the work."""
+        """Record that the budget ended the work."""
         self.exhausted = True
         if self._parent is not None:
             self._parent.exhaust()
@@ -167,7 +166,7 @@ class Meter:
 
     @property
     def left(self) -> Cost:
-        """What is neither spent nor leased; infinite where there is no limit."""
+        """What is neither spent nor leased; infinite without a limit."""
         limits, usage = self.budget, self.usage
         if self._closed:
             return Cost()
@@ -178,7 +177,7 @@ class Meter:
         )
 
     def pays_for(self, cost: Cost) -> float:
-        """How many times what is left covers `cost`; infinite where nothing of it is limited."""
+        """How many times the rest covers `cost`; infinite if none of its units is limited."""
         left = self.left
         pairs = ((left.tokens, cost.tokens), (left.calls, cost.calls), (left.flops, cost.flops))
         if self.seconds_left is not None and self.seconds_left <= 0:
@@ -210,17 +209,17 @@ class Meter:
                 lease = self._fit(replace(request, price=FREE, num_draws=1))
         if lease.price != FREE:
             self._priced.add(request.prompt)
-        # Fitted to what is left and held at once, without an await between: no token is granted twice.
+        # Fitted to the rest and reserved without an await in between: no token is granted twice.
         self._hold(lease, 1)
         return lease
 
     def _takes_all(self, request: Request) -> bool:
-        """Whether a draw may take what its scoring would need: nothing was drawn before it, or is being drawn."""
+        """Whether a draw may use the tokens for its scoring: nothing was drawn before it or is in flight."""
         first = not self.usage.calls and not self._leased_calls and self._parent is None
         return request.opening and request.price != FREE and first
 
     def _fit(self, request: Request) -> Lease:
-        """The largest lease for `request` that what is left covers."""
+        """The largest lease for `request` that the rest covers."""
         left, limits, price = self.left, self.budget, request.price
         if request.most_calls > request.calls and self._pays_for_all(request):
             request = replace(request, calls=request.most_calls)
@@ -242,20 +241,20 @@ class Meter:
             if max_tokens < 1:
                 raise BudgetExceeded(f"budget.flops {limits.flops:g} is spent")
             granted = min(granted, max(int(left.flops // request.flops(request.max_tokens)), 1))
-            max_calls = min(max_calls or request.calls, request.calls)  # each may read the prompt anew
-        # A hold in FLOPs is only kept where they are limited: to price them costs time on every draw.
+            max_calls = min(max_calls or request.calls, request.calls)  # each may read the prompt again
+        # FLOPs are reserved only if they are limited: pricing them costs time on every draw.
         flops = 0.0 if limits.flops is None else request.flops(max_tokens)
         return Lease(granted, max_tokens, price, max_calls, request.injected, flops)
 
     def _pays_for_all(self, request: Request) -> bool:
-        """Whether what is left covers the calls and FLOPs of all draws at their most calls."""
+        """Whether the rest covers all draws with the most calls and FLOPs of each."""
         most, left, num = replace(request, calls=request.most_calls), self.left, request.num_draws
         if left.calls < num * (most.calls + most.price.calls):
             return False
         return self.budget.flops is None or left.flops >= num * most.flops(most.max_tokens)
 
     def price(self, prompt: Prompt, scorer: object) -> Price:
-        """What scoring `prompt` and its draws may take; nothing where none has to be kept for it."""
+        """The price of scoring `prompt` and its draws; zero if nothing has to be reserved for it."""
         limits = self.budget
         rationed = limits.tokens is not None or limits.flops is not None
         if not (rationed or limits.calls is not None) or not isinstance(scorer, PricedScorer):
@@ -264,7 +263,7 @@ class Meter:
         return price if rationed else Price(calls=price.calls)
 
     def settle(self, lease: Lease) -> None:
-        """Return a lease; what was really used has been charged through `add`."""
+        """Return a lease; the actual use has been charged through `add`."""
         self._hold(lease, -1)
 
     def _hold(self, lease: Lease, sign: int) -> None:
@@ -273,14 +272,14 @@ class Meter:
         self._leased_flops += sign * lease.num_draws * lease.flops
 
     def keep(self, lease: Lease, drawn: Sequence[Completion], prices: Sequence[Price], before: Price) -> None:
-        """Keep what scoring each draw of a settled lease takes; one that is not covered will not be scored.
+        """Reserve the scoring of each draw of a settled lease; a draw that is not covered will not be scored.
 
         `prices` are those of the whole paths, `before` is that of their prompt, which is paid once.
         """
         due = lease.price.fixed if lease.price != FREE else before.fixed
         for completion, price in zip(drawn, prices, strict=True):
             own = price.fixed - before.fixed
-            # A lease covers its own draws alone, whatever else is in flight; only the first draw of all had no price.
+            # A lease covers only its own draws, whatever else is in flight; only the very first draw had no price.
             left = self.left
             room = lease.each - completion.usage.generated if lease.price != FREE else left.tokens - due
             # The tokens that the draw left unused move from its lease to its scoring, so the sum stays what it was.
@@ -289,7 +288,7 @@ class Meter:
             due = 0 if is_covered else due
 
     def cover(self, path: Path, price: Price) -> None:
-        """Keep what scoring a path takes, where nothing was kept for it when it was drawn."""
+        """Reserve the scoring of a path if that was not done when it was drawn."""
         if path not in self._kept and price != FREE:
             left, hold = self.left, (price.fixed, price.flops(0), price.calls)
             is_covered = hold[0] <= left.tokens and hold[1] <= left.flops and hold[2] <= left.calls
@@ -306,23 +305,23 @@ class Meter:
         self._leased_calls += sign * calls
 
     def affords(self, path: Path) -> bool:
-        """Whether what is kept for this path covers its scoring; also where nothing had to be kept."""
+        """Whether the reserve for this path covers its scoring; true if nothing had to be reserved."""
         return path not in self._kept or self._kept[path] is not None
 
     def release(self, path: Path) -> None:
-        """Return what was kept for a path: it has been scored, and charged."""
+        """Release the reserve of a path: it has been scored and charged."""
         self._move(self._kept.pop(path, None), -1)
 
     def release_below(self, root: Path) -> None:
-        """Return what is kept for the paths below `root`, none of which will be scored any more."""
+        """Release the reserves of the paths below `root`, which will not be scored any more."""
         for path in [path for path in self._kept if path[: len(root)] == root]:
             self.release(path)
 
     def share(self, parts: int, index: int = 0) -> Meter:
         """Return the child meter that may spend share `index` of `parts` equal ones of what is left.
 
-        What does not divide goes to the first ones, so all of them together never exceed it. Without a budget there is
-        nothing to share.
+        The remainder goes to the first ones, so all of them together never exceed it. Without a budget, shares are
+        unlimited.
         """
         if not self.limited:
             return self
@@ -340,7 +339,7 @@ def _part(whole: int, parts: int, index: int) -> int:
 
 
 class OwnPrefixes:
-    """What one problem has had computed, a tree of blocks of ids; private to its session, so it may change."""
+    """The prefixes computed for one problem, as a tree of blocks of ids; mutable and private to its session."""
 
     def __init__(self) -> None:
         self._blocks: dict[int, set[tuple[int, ...]]] = {}
@@ -374,7 +373,7 @@ class OwnPrefixes:
 
 
 def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    """Ids that both begin with, by halving."""
+    """The length of the common beginning, by bisection."""
     least, most = 0, min(len(first), len(second))
     while least < most:
         middle = (least + most + 1) // 2
@@ -383,14 +382,14 @@ def _common(first: tuple[int, ...], second: tuple[int, ...]) -> int:
 
 
 class _Bill:
-    """Passes reports of one request on, with the FLOPs of what it found computed by others."""
+    """Forwards the reports of one request, adding the FLOPs of what others had computed for it."""
 
     def __init__(self, shape: ModelShape, own: int, num_new: int, on_usage: UsageSink) -> None:
         self._shape, self._own, self._num_new, self._on_usage = shape, own, num_new, on_usage
         self.extra = 0.0
 
     def __call__(self, usage: Usage) -> None:
-        """Charge one draw; any of them may be the one that the engine lets pay for the prompt."""
+        """Charge one draw; any of them may be the one that the engine charges for the prompt."""
         if usage.prompt:
             self._num_new -= usage.prompt - usage.cached
             extra = self._shape.flops(max(self._num_new, 0), self._own)
@@ -402,7 +401,7 @@ class _Bill:
 async def generate_alone(
     engine: Engine, prefixes: OwnPrefixes, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
 ) -> list[Completion]:
-    """As `Engine.generate`, with the FLOPs of a problem that is alone; `prefixes` are the problem's."""
+    """Like `Engine.generate`, with FLOPs as if the problem were alone; `prefixes` are the problem's."""
     ids, shape = prompt.token_ids, engine.capabilities.shape
     if ids is None or shape is None:
         return await engine.generate(prompt, sampling, draws, on_usage)

@@ -1,9 +1,9 @@
 """Samples of a problem: plain draws, or the answers of another strategy that runs once for each.
 
 Composition: an option `of: Strategy | None` makes a strategy one of strategies. The runs share budget and ledger; run i
-has a tree of its own below draw i, so its randomness hangs on its place alone, as a draw's does. A run is one sample,
-the candidate that it chose. Cost: n times the inner strategy. Where tokens, FLOPs or calls are limited, one run follows
-another, so that what was begun is finished first. Left out: sharing a budget out between the runs.
+has a tree of its own below draw i, so its randomness depends only on its place, as a draw's does. A run is one sample:
+the candidate that it chose. Cost: n times the inner strategy. If tokens, FLOPs or calls are limited, runs follow one
+another, so that each is finished before the next begins. Left out: dividing a budget between the runs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ttc.session.session import Session
 
 
 async def run_inner(session: Session, of: Strategy, index: int, option: str) -> Answer:
-    """Run the strategy of `option`, named OWNER.OPTION, as number `index`; without candidates the budget is spent.
+    """Run the strategy of `option`, named OWNER.OPTION, as number `index`; no candidates: the budget is spent.
 
     Raises:
-        ConfigError: it hands out no candidates, or refuses its own parameters.
+        ConfigError: it returns no candidates, or refuses its own parameters.
     """
     try:
         answer = await session.run(of, index)
@@ -60,6 +60,6 @@ async def run_samples(session: Session, of: Strategy, n: int, option: str) -> li
 
 
 def chosen(answer: Answer) -> Candidate | None:
-    """The candidate that an answer was made of; where it chose none, one to show."""
+    """The candidate that an answer was made of; one to show if it chose none."""
     same = (c for c in answer.candidates if (c.text, c.final) == (answer.text, answer.final))
     return next(same, None) or fallback(answer.candidates)

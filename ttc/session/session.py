@@ -1,4 +1,4 @@
-"""A session: one problem's view of an engine, and all that a strategy may touch.
+"""A session: one problem's view of an engine, and all that a strategy may use.
 
 Through it every request is seeded by path, held to the thinking control and the budget, charged to the meter and
 written to the trace. Strategies and scorers never see the engine itself, other problems, or a target. Cancelling the
@@ -69,7 +69,7 @@ Shared: TypeAlias = dict[Callable[[], Any], Any]
 
 
 def _shortened(completion: Completion, lease: Lease, sampling: Sampling, thinking: Thinking) -> bool:
-    """Whether the budget, and not the request, ended a draw, or the thought of one."""
+    """Whether the budget, and not the request, ended a draw or its thought."""
     if completion.finish_reason != "length":
         spent = lease.max_calls is not None and completion.usage.calls >= lease.max_calls
         return spent and (thinking.min_tokens > 0 or completion.num_waits < thinking.num_waits)
@@ -77,7 +77,7 @@ def _shortened(completion: Completion, lease: Lease, sampling: Sampling, thinkin
 
 
 def _check_budget(budget: Budget, thinking: Thinking, capabilities: Capabilities) -> None:
-    """Refuse, before anything is spent, limits that no answer fits into."""
+    """Refuse, before anything is spent, limits too small for any answer."""
     if budget.flops is not None and capabilities.shape is None:
         raise ConfigError(f"budget.flops: the size of {capabilities.model} is not known, so set budget.tokens")
     if not thinking.active or thinking.template is False:
@@ -128,9 +128,9 @@ class Session:
     ) -> None:
         """Bind `engine` to `problem`; `seed` is the run's, `sampling` the run-level defaults of each draw.
 
-        `answers` reads and groups final answers of the problem's kind: `ttc.answers.kind_of(problem.kind)`.
-        `shared` is one dictionary for all sessions of a run; without it, this session is a run of its own. `clock` is
-        what a budget in seconds is measured by; the event loop waits by its own.
+        `answers` reads and groups final answers of the problem's kind: `ttc.answers.kind_of(problem.kind)`. `shared` is
+        one dictionary for all sessions of a run; without it, this session is a run of its own. `clock` measures a
+        budget in seconds; the event loop waits by its own.
 
         Raises:
             ConfigError: the engine cannot hold the thinking control or the budget, or the two contradict each other.
@@ -153,7 +153,7 @@ class Session:
         self._candidates: dict[Path, Candidate] = {}
         self._events: list[Event] = []
         self._scorers: list[Scorer] = []
-        # Asked once a part and not once a path: isinstance of a protocol looks at every attribute.
+        # Checked once per part and not per path: isinstance of a protocol looks at every attribute.
         self._aware: list[SearchAware] = [engine] if isinstance(engine, SearchAware) else []
         self._shared: Shared = {} if shared is None else shared
         self._enforcements: list[Enforced] = []
@@ -168,7 +168,7 @@ class Session:
         return self._engine.capabilities
 
     def check_thinking(self, thinking: Thinking) -> None:
-        """Refuse, before any work, what the engine cannot honour; raises ConfigError."""
+        """Refuse, before any work, thinking control that the engine cannot honour; raises ConfigError."""
         thinking.check(self.capabilities)
         if thinking.active or thinking.handover is not None:
             check_handover(self._engine, thinking)
@@ -184,7 +184,7 @@ class Session:
         return tuple(sorted(self._events, key=lambda event: event.path))
 
     def enforced(self, thinking: Thinking) -> Enforced:
-        """How the budget of this control was held in the draws so far."""
+        """How this thinking control's budget was enforced in the draws so far."""
         if not thinking.active:
             return "none"
         return "native" if self._enforcements and set(self._enforcements) == {"native"} else "ids"
@@ -196,7 +196,7 @@ class Session:
         return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages, path=self.root)
 
     def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
-        """Render a question of the strategy's own (to compare, to revise), at a `path` that no other draw has.
+        """Render a question of the strategy itself (to compare, to revise), at a `path` that no other draw has.
 
         Raises:
             ConfigError: the path is not below `root`, where another strategy may draw.
@@ -207,7 +207,7 @@ class Session:
         return replace(prompt, problem_id=self.problem.id, messages=tuple(messages), path=path)
 
     def next_draw(self, path: Path) -> int:
-        """The number from which on draws at `path` are free; those of calls in flight are not counted."""
+        """The first free draw number at `path`, ignoring calls in flight."""
         return self._draws.next_number(path)
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -215,7 +215,7 @@ class Session:
         return self._engine.encode(text)
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
-        """Token ids of the characters of `text`: a control token that it spells out (`<|im_end|>`) is cut in two."""
+        """Token ids of the characters of `text`: a control token that it spells out (`<|im_end|>`) is split."""
         pieces = {self._engine.decode([token]) for token in set(self.encode(text))}
         marks = [piece for piece in pieces if _MARK.fullmatch(piece) and piece in text]
         if not marks:
@@ -225,21 +225,21 @@ class Session:
         return tuple(token for half in halves for token in self.encode_plain(half))
 
     def extract(self, text: str) -> str | None:
-        """The final answer of `text`, read blindly as answers of the problem's kind are; None where there is none."""
+        """The final answer of `text`, read without the target by the problem's answer kind; None if there is none."""
         return self._answers.final(text)
 
     def key(self, final: str) -> str:
-        """The class that a final answer votes in: answers with equal keys are one."""
+        """The class that a final answer votes in: answers with equal keys are in one class."""
         return self._answers.key(final)
 
     def chance(self, *purpose: int | str) -> float:
-        """Return the uniform number in [0, 1) that belongs to `purpose`: a strategy's own dice, keyed like a draw."""
+        """Return the random number in [0, 1) for `purpose`: a strategy's own randomness, keyed like a draw's."""
         place: tuple[int | str, ...] = ("at", *self.root) if self.root else ()
         return uniform(derive(self.sampling.seed or 0, "strategy", *place, *purpose), 0)
 
     # -- a strategy inside another -------------------------------------------------------------------------------------
     async def attempt(self, strategy: Strategy) -> Answer:
-        """Run `strategy`; where the budget ends it, answer by the best of what the session has in hand."""
+        """Run `strategy`; if the budget ends it, return the best answer from what was drawn so far."""
         try:
             return await call_strategy(strategy, self.problem, self)
         except BudgetExceeded:
@@ -248,9 +248,9 @@ class Session:
             self._meter.release_below(self.root)
 
     async def run(self, strategy: Strategy, index: int) -> Answer:
-        """Run another strategy on the problem, on the same budget and ledger; its tree stands below draw `index`.
+        """Run another strategy on the problem, on the same budget and ledger; its tree is below draw `index`.
 
-        The number decides its randomness like a draw's. Where the budget ends it, its best so far comes back.
+        The number decides its randomness like a draw's. If the budget ends it, its best answer so far is returned.
 
         Raises:
             TTCError: what the strategy raises.
@@ -260,7 +260,7 @@ class Session:
         return await view.attempt(strategy)
 
     def answering(self, candidate: Candidate) -> Prompt:
-        """The path of a candidate of `run` as an answer to the problem itself, whatever it was asked meanwhile.
+        """The path of a candidate of `run` as an answer to the problem itself, whatever question it answered.
 
         Raises:
             ConfigError: the candidate did not come from `Session.candidate`.
@@ -293,25 +293,25 @@ class Session:
         return self._meter.exhausted
 
     def narrow(self) -> None:
-        """Mark the answer as stopped by the budget: a strategy says so when it asks for less than it would without."""
+        """Mark the answer as stopped by the budget: for strategies that ask for less than they would without one."""
         self._meter.exhaust()
 
     @property
     def rationed(self) -> bool:
-        """Whether tokens or FLOPs are limited: then whoever asks first may get the last, so the order must be kept."""
+        """Whether tokens or FLOPs are limited: then an earlier request may get the last of them, and order matters."""
         return self._meter.budget.tokens is not None or self._meter.budget.flops is not None
 
     @property
     def limited(self) -> bool:
-        """Whether there is a budget of any kind: then what is asked for together may come back in part."""
+        """Whether there is any budget: then requests may be granted in part."""
         return self._meter.limited
 
     def clock(self) -> float:
-        """Seconds of the clock that the budget is measured by."""
+        """The time of the clock that measures the budget."""
         return self._meter.clock()
 
     def price(self, prompt: Prompt, scorer: Scorer) -> Price:
-        """What scoring `prompt` and what is drawn after it takes; nothing where no budget asks for it."""
+        """The price of scoring `prompt` and what is drawn after it; zero without a budget."""
         return self._meter.price(prompt, scorer)
 
     @property
@@ -321,7 +321,7 @@ class Session:
         return math.inf if left is None else left
 
     def pays_for(self, cost: Cost) -> float:
-        """How many times what is left of the budget covers `cost`; infinite where nothing of it is limited."""
+        """How many times the rest of the budget covers `cost`; infinite if none of its units is limited."""
         return self._meter.pays_for(cost)
 
     @property
@@ -332,7 +332,7 @@ class Session:
     def shared(self, factory: Callable[[], T]) -> T:
         """Return the one object of `factory` that all sessions of this run share; made at the first call.
 
-        For what concerns the schedule or a budget of the whole run; nothing that decides a draw may live here.
+        For the schedule or a budget of the whole run; nothing that decides a draw may be kept here.
         """
         if factory not in self._shared:
             self._shared[factory] = factory()
@@ -344,7 +344,7 @@ class Session:
         self._events.append(Event(kind, path, data))
 
     def prune(self, path: Path) -> None:
-        """Leave a path for good: whoever keeps something for it may let go."""
+        """Leave a path for good, so that engine and scorer may free what they keep for it."""
         self.note("prune", path)
         for part in self._aware:
             part.prune(self.problem.id, path)
@@ -364,15 +364,15 @@ class Session:
     ) -> list[Completion]:
         """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
 
-        A count takes the next free numbers at this place of the tree; calls that overlap at one place name their
-        ranges. `scorer` will score every draw: where it can tell its price, a budget reserves room for that.
-        `resumed`: `prompt` is an unfinished draw, and the scoring reserved for it passes on to these draws. `piece`:
-        the draws will go on later, so a budget that ends does not force their thinking into an answer. A question of
-        the strategy's own that fills the context gives no draw where `least` is 0 and others are in hand.
+        A count takes the next free numbers at this place of the tree; overlapping calls at one place must name their
+        ranges. `scorer` will score every draw: if its price is known, a budget reserves that. `resumed`: `prompt` is an
+        unfinished draw, and the scoring reserved for it passes on to these draws. `piece`: the draws will continue
+        later, so the end of a budget does not force their thinking into an answer. A question of the strategy itself
+        that fills the context gives no draw if `least` is 0 and there are others.
 
         Raises:
             BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.
-            ConfigError: a number was asked for twice, or a count beside a call that is in flight.
+            ConfigError: a number was asked for twice, or a count beside a call in flight.
         """
         thinking = thinking or self.thinking
         sampling = self._fitted(prompt, sampling or self.sampling, thinking)
@@ -409,11 +409,11 @@ class Session:
     async def _draw_leased(
         self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
     ) -> list[Completion]:
-        """Run draws under a lease and return it; note where the budget has ended them."""
+        """Run draws under a lease, return the lease, and note whether the budget ended them."""
         made: Sequence[int] = draws
         try:
             completions = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
-            made = [completion.path[-1] for completion in completions]  # what the clock has cut was never handed out
+            made = [completion.path[-1] for completion in completions]  # draws cut by the clock were never returned
         finally:
             self._draws.made(prompt, made)
             self._meter.settle(lease)
@@ -422,11 +422,11 @@ class Session:
         return completions
 
     def _fitted(self, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> Sampling:
-        """`sampling` within the context, where a prompt of the strategy's own may be longer than the problem's."""
+        """`sampling` cut to the context, since a strategy's own prompt may be longer than the problem's."""
         room = self.capabilities.max_context - len(prompt.token_ids or ())
         is_other = prompt.messages != self.problem.messages or thinking.template is not self.thinking.template
         if prompt.token_ids is None or not 1 <= room < sampling.max_tokens or not (is_other or prompt.generated_ids):
-            return sampling  # also where it does not fit: the engine refuses what the user asked for himself
+            return sampling  # even if it does not fit: the engine refuses what the user asked for
         return replace(sampling, max_tokens=room)
 
     def _request(
@@ -436,7 +436,7 @@ class Session:
         length = len(prompt.token_ids or ())
         closable = not piece and self._can_close(thinking)
         stops = self._answer_stops(prompt, sampling, thinking)
-        control = thinking  # with the end that the budget may put to its thought
+        control = thinking  # including the hand-over that the budget may inject
         if closable and thinking.max_tokens is None:
             control = replace(thinking, max_tokens=max(sampling.max_tokens, thinking.min_tokens))
         return Request(
@@ -452,9 +452,9 @@ class Session:
         )
 
     def _can_close(self, thinking: Thinking) -> bool:
-        """Whether a budget may cut a thought, and the model can be handed over into its answer then.
+        """Whether a budget may cut a thought and hand the model over to its answer.
 
-        Only while nothing has finished: a forced answer is worth more than none, but not as much as a vote.
+        Only while nothing has finished: a forced answer is better than none, but worth less than a vote.
         """
         model = self.capabilities
         if self._finished_draws:
@@ -463,9 +463,9 @@ class Session:
         return self._meter.budget.tokens is not None and open_ended and bool(model.think_close) and model.token_ids
 
     def _closing(self, thinking: Thinking, lease: Lease, sampling: Sampling) -> Thinking:
-        """`thinking`, ended in time for an answer where the budget has shortened the draw.
+        """`thinking`, ended in time for an answer if the budget has shortened the draw.
 
-        A thought that ends by itself before that is the one that an unlimited draw would have had.
+        A thought that ends by itself before that is the same as in an unlimited draw.
         """
         shortened = lease.max_tokens < sampling.max_tokens and lease.max_calls != 1
         if not shortened or not self._can_close(thinking):
@@ -486,7 +486,7 @@ class Session:
     async def _draw_in_time(
         self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
     ) -> list[Completion]:
-        """Run draws until the budget in seconds ends: what has finished comes back, the rest is aborted."""
+        """Run draws until the budget in seconds ends: finished ones are returned, the rest is aborted."""
         leased = lease.hold(sampling, self.sampling)
         seconds = self._meter.seconds_left
         if seconds is None:
@@ -517,7 +517,7 @@ class Session:
     async def _run(
         self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
     ) -> list[Completion]:
-        """Run draws in the engine: one by one where their thinking is counted or parted from the answer."""
+        """Run draws in the engine: one by one if their thinking is counted or separated from the answer."""
         generate = partial(generate_alone, self._engine, self._prefixes)
         stops = self._answer_stops(prompt, sampling, thinking)
         counted = thinking.active and thinking.template is not False
@@ -554,23 +554,23 @@ class Session:
         )
 
     def room(self, prompt: Prompt) -> int | None:
-        """Most ids that a draw of `prompt` may have, what is injected included; None: only sampled ones are capped."""
+        """Most ids that a draw of `prompt` may have, injected ones included; None: only sampled ones are capped."""
         return None
 
     def _parted(self, prompt: Prompt, sampling: Sampling, stops: Sequence[str]) -> bool:
-        """Whether a thought is drawn apart from its answer, about which alone `stops` and a grammar are."""
+        """Whether a thought is drawn separately from its answer, as `stops` and a grammar apply only to the latter."""
         guided = isinstance(sampling, ExtraSampling) and sampling.grammar is not None
         return bool(stops) or (guided and split_prompt(prompt, self.capabilities).inside)
 
     def _answer_stops(self, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> tuple[str, ...]:
-        """The stop strings that are about the answer, for a draw that may think; a strategy's own end its steps."""
+        """The stop strings that apply to the answer, for a draw that may think; a strategy's own ones end its steps."""
         capabilities = self.capabilities
         if not (capabilities.think_close and capabilities.token_ids) or thinking.template is False:
             return ()
         return () if prompt.think_state == "closed" else tuple(s for s in sampling.stop if s in self.sampling.stop)
 
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
-        """Remember what was drawn and has ended: it is in hand when the budget ends before the strategy does."""
+        """Record an ended draw, which can be returned if the budget ends before the strategy does."""
         if prompt.messages == self.problem.messages:  # a question of the strategy's own has no answer to the problem
             stops = (*self.sampling.stop, *self.sampling.stop_token_ids)
             ended = (one for one in completions if one.finished or one.stop_reason in stops)
@@ -580,8 +580,8 @@ class Session:
     async def score(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
         """Score the generated part of each prompt; the scorer's tokens and FLOPs are charged here.
 
-        A prompt whose scoring the budget does not cover, or does not leave time for, has no verdict; nor has one whose
-        score is not finite.
+        A prompt whose scoring the budget does not cover in tokens or time has no verdict; nor has one whose score is
+        not finite.
         """
         if not any(other is scorer for other in self._scorers):
             self._scorers.append(scorer)
@@ -603,12 +603,12 @@ class Session:
         return scores
 
     async def _score_in_time(self, scorer: Scorer, prompts: Sequence[Prompt]) -> list[Score]:
-        """Score until the budget in seconds ends; what was scored by then is kept."""
+        """Score until the budget in seconds ends; scores by then are kept."""
         seconds = self._meter.seconds_left
         if seconds is None:
             return read_scores(scorer, await scorer.score(prompts, self._meter.add), len(prompts))
         scores: list[Score] = []
-        # Scorers that say their price for one prompt alone give it one score whatever it is scored beside.
+        # Scorers that can price a single prompt give it the same score whatever it is scored with.
         alone = isinstance(scorer, PricedScorer) and all(not scorer.price(prompt).per_draw for prompt in prompts[:1])
         size = _SCORED_TOGETHER if alone else len(prompts)
         while len(scores) < len(prompts):
@@ -626,13 +626,13 @@ class Session:
         return self.candidate_at(whole, completion.finish_reason, score, completion.usage.generated)
 
     def split(self, whole: Prompt) -> Split[str]:
-        """What was generated of `whole`, cut at the marks of the model's thinking."""
+        """The generated part of `whole`, split at the model's thinking markers."""
         return split_whole(whole, self._engine)
 
     def candidate_at(
         self, whole: Prompt, finish_reason: str, score: float | None = None, num_tokens: int = 0
     ) -> Candidate:
-        """`candidate` for a prompt that already ends the path; `num_tokens` is its length where there are no ids."""
+        """`candidate` for a prompt that already ends the path; `num_tokens` is its length on engines without ids."""
         parts = self.split(whole)
         complete = finish_reason == "stop" and not parts.inside
         logprobs = [value for value in whole.logprobs or () if value is not None]
@@ -654,14 +654,14 @@ class Session:
     def choose(
         self, candidates: Sequence[Candidate], select: Select, *, beta: float = 0.1, u: float = 0.0
     ) -> Candidate | None:
-        """`ttc.choosing.selection.choose` by the problem's classes; the trace tells how many scores had no say."""
+        """`ttc.choosing.selection.choose` by the problem's classes; the trace notes how many scores had no say."""
         unweighed = num_unweighed(candidates, select)
         if unweighed:
             self.note("note", self.root, unweighed=unweighed)
         return choose(candidates, self.key, select, beta=beta, u=u)
 
     def best_so_far(self) -> Answer:
-        """What is in hand when the budget ended before the strategy did: the best score, else the vote."""
+        """The answer when the budget ended before the strategy did: the best score, else the vote."""
         here = len(self.root)
         for path, (prompt, completion) in self._finished_draws.items():
             if path not in self._candidates and path[:here] == self.root:
@@ -698,21 +698,21 @@ _WINDOW = 16
 
 
 def _continued(engine: Engine, prompt: Prompt, completions: Sequence[Completion]) -> list[Completion]:
-    """Draws of a prompt with the text that each adds to what was generated before: joined, the decode of the whole.
+    """Draws of a prompt, each with the text that it adds: joined to what was generated before, the decoded whole.
 
-    Tokenizers after SentencePiece's drop the space that a text begins with, which is lost between pieces. A character
-    of which a cut piece holds some bytes belongs to the piece that brings the others.
+    SentencePiece-like tokenizers drop a text's leading space, which would be lost between pieces. A character that is
+    cut between pieces belongs to the piece that completes it.
     """
     before = prompt.generated_ids
     ids, known = before[-_WINDOW:], engine.decode(before[-_WINDOW:]) if before else ""
-    if "\ufffd" in known:  # the window may begin within a character
+    if "\ufffd" in known:  # the window may begin inside a character
         ids, known = before, engine.decode(before)
     known = known if prompt.text.endswith("\ufffd") else known.rstrip("\ufffd")
     return [_piece(engine, ids, known, one) if one.token_ids else one for one in completions]
 
 
 def _piece(engine: Engine, ids: tuple[int, ...], known: str, completion: Completion) -> Completion:
-    """`completion` with the text that it adds to `known`, which is the text of `ids`, the last before it."""
+    """`completion` with the text that it adds to `known`, the text of the preceding `ids`."""
     partial = completion.finish_reason == "length"
     if not (ids or (partial and completion.text.endswith("\ufffd"))):
         return completion

@@ -1,7 +1,7 @@
 """Solve problems: bind a strategy to a session per problem and return answers.
 
-`solve` is one problem; `solve_all` runs many at once and turns a failed problem into data instead of cancelling its
-siblings. There is no barrier between problems: the engine batches across them. `fit_to_context` makes a default length
+`solve` is for one problem; `solve_all` runs many at once and turns a failed problem into data instead of cancelling the
+others. There is no barrier between problems: the engine batches across them. `fit_to_context` makes a default length
 fit the model. Names in place of objects: `ttc.session.door`.
 """
 
@@ -31,13 +31,13 @@ _RARELY = (20_000, 20, 20)
 
 
 def fit_to_context(sampling: Sampling, engine: Engine, problem: Problem, thinking: Thinking) -> Sampling:
-    """Lower `max_tokens` to what the model's context leaves after the prompt; for a default that nobody asked for.
+    """Lower a default `max_tokens` to what the model's context leaves after the prompt.
 
-    Where thinking control may inject text, room for it is kept, and for the least thought. A prompt that leaves no room
-    at all is left to the engine to refuse.
+    Room is kept for text that thinking control may inject, and for the minimum of thinking. A prompt that leaves no
+    room at all is left to the engine to refuse.
 
     Raises:
-        PromptTooLong: there is room for an answer, but none beside what thinking control may inject or asks for.
+        PromptTooLong: there is room for an answer, but not beside what thinking control needs.
     """
     prompt = engine.render(problem.messages, thinking.template)
     length = len(prompt.text) if prompt.token_ids is None else len(prompt.token_ids)
@@ -66,10 +66,9 @@ async def solve(
 ) -> Answer:
     """Solve one problem; the answer carries its usage, trace and seconds.
 
-    Problems that are solved as one run get one `shared` dictionary, empty at first (see `Session.shared`).
-    A budget that ends before the strategy does gives the best of what was drawn by then, with `stop_cause` "budget"; a
-    budget in seconds is measured by `clock`. When the problem fails, what it had cost is not lost: `spent(error)` gives
-    it.
+    Problems that are solved as one run get one `shared` dictionary, empty at first (see `Session.shared`). A budget
+    that ends before the strategy does gives the best of what was drawn by then, with `stop_cause` "budget"; a budget in
+    seconds is measured by `clock`. When the problem fails, `spent(error)` gives its cost.
 
     Raises:
         TTCError: the engine, a scorer, the configuration or the strategy failed.
@@ -99,7 +98,7 @@ async def solve(
 
 
 def spent(error: BaseException) -> Usage:
-    """Return what a problem had cost when `solve` raised `error` for it; nothing for any other error."""
+    """Return the cost of a problem for which `solve` raised `error`; zero for any other error."""
     usage = error.__dict__.get(_SPENT)
     return usage if isinstance(usage, Usage) else Usage()
 
@@ -108,7 +107,7 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def charged(error: _Error, usage: Usage) -> _Error:
-    """Return the error that ended a problem with what the problem had cost, for `spent`."""
+    """Return the error that ended a problem with the problem's cost attached, for `spent`."""
     error.__dict__[_SPENT] = usage
     return error
 
@@ -126,11 +125,10 @@ async def solve_all(
 ) -> AsyncIterator[tuple[Problem, Answer | TTCError]]:
     """Yield (problem, answer or error) as problems finish, at most `concurrency` in flight.
 
-    `problems` is read as they start, so it may be endless. Until the last has ended, Python looks for cycles of garbage
-    as rarely as in the command `ttc`, or as its user has said if that is rarer: a search makes thousands of objects and
-    next to no cycles, and with torch in the process one look stops all threads for a while.
-
-    Configuration errors are raised: they would fail every problem alike.
+    `problems` is read as they start, so it may be endless. Until the last has ended, Python collects garbage as rarely
+    as in the command `ttc`, or as its user has set if that is rarer: a search makes thousands of objects and hardly any
+    cycles, and with torch in the process one collection stops all threads for a while. Configuration errors are raised:
+    they would fail every problem alike.
     """
     shared: Shared = {}
 
@@ -170,7 +168,7 @@ async def solve_all(
 
 @contextmanager
 def _collecting_rarely() -> Iterator[None]:
-    """Settle the collector of cycles as `ttc.cli.process` does; of runs that overlap, the first settles it for all."""
+    """Set the garbage collector as `ttc.cli.process` does; of overlapping runs, the first sets it for all."""
     usual = gc.get_threshold()
     if not 0 < usual[0] < _RARELY[0]:  # 0: never
         yield

@@ -2,24 +2,24 @@
 
 Muennighoff et al. 2025, "s1: Simple test-time scaling" (cap and "Wait"); Qwen3 technical report 2025 (hand-over).
 
-It sits between a session and an engine, so it composes with every strategy and works on every engine that takes token
+It stands between a session and an engine, so it composes with every strategy and works on every engine that takes token
 ids, by stop-and-continue: generate up to the cap, inject the hand-over, continue the same draw. A natural end of
 thinking at or below the cap is untouched: the tokens equal those of the uncapped run. Cost: one extra request per cut
-or suppressed end, whose context is cached; one token beyond the cap is sampled to see whether it was the end
-(charged as `overrun`); injected tokens are charged as prompt, not as generated.
+or suppressed end, whose context is cached; one token beyond the cap is sampled to see whether it was the end (charged
+as `overrun`); injected tokens are charged as prompt, not as generated.
 
-Without ids (chat-only endpoints) thinking is told from the answer by its markers in the text; budgets are refused.
-An engine that has proven its own cap exact (`thinking_cap` in its extras) is asked to hold it where the hand-over is
-the bare marker, which is all that engines can force; what comes back is counted here all the same, and cut where it is
-too long. A thought that such a cap ends, or that ends by itself at its last token, counts as cut.
+Without ids (chat-only endpoints) thinking is separated from the answer by its markers in the text; budgets are refused.
+An engine that has proven its own cap exact (`thinking_cap` in its extras) is asked to hold it if the hand-over is the
+bare marker, which is all that engines can force; the result is still counted here, and cut if it is too long. A thought
+that such a cap ends, or that ends by itself at its last token, counts as cut.
 
-A marker is matched in what was generated only, so a marker in a user's words is inert. One token is matched as its
-id. A marker of several tokens is matched as text (`ttc.core.TextMarker`), since a model merges its ends with what
-stands beside them: the tokens that spell it belong to no side, and are not counted as thinking. Where a draw grows in
-pieces, one may end within such a marker: what it holds of it stays in a thought that goes on.
+Markers are matched only in generated text, so a marker in a user's words is inert. A single token is matched by id. A
+marker of several tokens is matched as text (`ttc.core.TextMarker`), since a model merges its ends with neighbouring
+text: the tokens that spell it belong to neither side, and are not counted as thinking. If a draw grows in pieces, a
+piece may end within such a marker: its part of the marker stays in the thought if that continues.
 
-Stop strings of whoever asks are about the answer: a thought is drawn without them, and so is the white space between
-the thought and the answer's first word. So is a grammar. Cost: one more request for a draw that thinks under either.
+A caller's stop strings and grammar apply to the answer: a thought is drawn without them, and so is the white space
+between it and the answer's first word. Cost: one more request for a draw that thinks under either.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ OPEN, CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class Split(Generic[Piece]):
-    """Generated ids, or a text, cut at the markers, which are left out."""
+    """Generated ids, or a text, split at the markers, which are left out."""
 
     thinking: Piece
     answer: Piece
@@ -80,7 +80,7 @@ def split(ids: Sequence[int], starts_inside: bool, capabilities: Capabilities) -
 def split_text(text: str, starts_inside: bool) -> Split[str]:
     """Separate thinking from answer on generated text, for engines without ids.
 
-    An end marker before any opening one closes a block that the prompt had opened, whether that was known or not.
+    An end marker before any opening one closes a block that the prompt had opened, even if that was not known.
     """
     first, closing = text.find(OPEN), text.find(CLOSE)
     return cut_text(text, starts_inside or (closing >= 0 and not 0 <= first < closing), OPEN, CLOSE)
@@ -131,9 +131,9 @@ def find_marker(ids: Ids, capabilities: Capabilities, inside: bool, start: int =
 
 
 def count_sampled_thinking(prompt: Prompt, completions: Sequence[Completion], capabilities: Capabilities) -> list[int]:
-    """Sampled ids of each completion (draws of `prompt`) that lie inside the think block.
+    """Number of sampled ids of each completion (draws of `prompt`) that lie inside the think block.
 
-    A piece that ends a marker of several tokens takes those of it back that the piece before was counted with.
+    A piece that completes a marker of several tokens subtracts its tokens that were counted with the piece before.
     """
     marks = {*capabilities.think_open, *capabilities.think_close}
     opened, before = prompt.think_state == "open", len(prompt.generated_ids)
@@ -145,7 +145,7 @@ def count_sampled_thinking(prompt: Prompt, completions: Sequence[Completion], ca
             continue
         num_ids = len(completion.token_ids) - completion.num_eos
         if capabilities.think_texts is None and marks.isdisjoint(completion.token_ids):
-            # Without any id of a marker a draw stays where the prompt ends.
+            # Without any marker id, a draw stays on the side where the prompt ends.
             counts.append((num_ids - sum(end - start for start, end in completion.injected)) if inside else 0)
             continue
         runs, _ = _runs(prompt.generated_ids + completion.token_ids[:num_ids], opened, capabilities)
@@ -155,7 +155,7 @@ def count_sampled_thinking(prompt: Prompt, completions: Sequence[Completion], ca
 
 
 def _thought(runs: Sequence[tuple[int, int, bool]], low: int = 0, high: int = sys.maxsize) -> int:
-    """How many ids of the runs between two places lie inside the block."""
+    """How many ids between two places of the runs lie inside the block."""
     return sum(max(0, min(end, high) - max(start, low)) for start, end, within in runs if within)
 
 
@@ -165,7 +165,7 @@ def split_prompt(prompt: Prompt, capabilities: Capabilities) -> Split[Ids]:
 
 
 def split_whole(whole: Prompt, engine: Engine) -> Split[str]:
-    """What was generated after the rendered part of `whole`, as text: by the marks of the engine's model."""
+    """What was generated after the rendered part of `whole`, as text, split at the markers of the engine's model."""
     opened = whole.think_state == "open"
     if whole.token_ids is None:
         return split_text(whole.generated_text, opened)
@@ -198,8 +198,8 @@ MAX_WAITS = 1000
 class Thinking:
     """How much to think. `mode` picks the chat template's switch; `auto` leaves the template's default.
 
-    `max_tokens` caps the ids inside the think block (0 is the no-think template, without a hand-over); `min_tokens`
-    and `num_waits` suppress the end of thinking until so many ids, or so many times, and inject `wait` in its place.
+    `max_tokens` caps the ids inside the think block (0 is the no-think template, without a hand-over); `min_tokens` and
+    `num_waits` suppress the end of thinking until this many ids, or this many times, and inject `wait` in its place.
     `at_cap` says what follows a cut: the hand-over and an answer, or nothing (hard truncation, for comparison).
     `handover` None is the model's own sentence, else Qwen3's; it must contain the end-of-thinking marker. `open` and
     `close` are markers for a model that has none: any text, of any number of tokens.
@@ -260,15 +260,15 @@ class Thinking:
         return 2 + self.num_waits + MINIMUM_CALLS * (self.min_tokens > 0)
 
     def most_calls(self, engine: Engine) -> int:
-        """Requests that one draw takes at most, where each end of its thinking adds the words that suppress it alone.
+        """The most requests that one draw takes, if each end of its thinking is suppressed by its own injection.
 
-        There is room for some more thoughts in its answer.
+        This includes a few further thoughts in its answer.
         """
         waits = -(-self.min_tokens // max(len(engine.encode(self.wait)), 1))
         return self.calls_each + max(waits - MINIMUM_CALLS, 0) + MINIMUM_CALLS
 
     def count_injected(self, engine: Engine) -> int:
-        """Most tokens that one draw gets injected (under a minimum: as many waits as `calls_each` has room for)."""
+        """Most tokens that are injected into one draw (under a minimum: as many waits as `calls_each` allows)."""
         if not self.active or self.template is False:
             return 0
         waits = self.num_waits + MINIMUM_CALLS * (self.min_tokens > 0)
@@ -276,7 +276,7 @@ class Thinking:
         return handover + (waits * len(engine.encode(self.wait)) if waits else 0)
 
     def check_length(self, max_tokens: int) -> None:
-        """Refuse a minimum that leaves a draw of at most `max_tokens` no token for an answer."""
+        """Refuse a minimum that leaves no token for an answer in a draw of at most `max_tokens`."""
         if self.template is not False and self.min_tokens >= max_tokens:
             raise ConfigError(
                 f"thinking.min_tokens = {self.min_tokens} (--min-thinking) leaves nothing of sampling.max_tokens = "
@@ -309,12 +309,12 @@ def check_markers(owner: str, opening: str | None, closing: str | None) -> None:
 
 
 def handover_of(thinking: Thinking, capabilities: Capabilities) -> str:
-    """The words that end the thinking: those asked for, else the model's own, else Qwen3's."""
+    """The words that end the thinking: the requested ones, else the model's own, else Qwen3's."""
     return thinking.handover or capabilities.handover or QWEN3_HANDOVER
 
 
 def check_handover(engine: Engine, thinking: Thinking) -> None:
-    """Refuse words that leave a cut thought open: they would follow each other until the context is full."""
+    """Refuse a hand-over that leaves a cut thought open: it would repeat until the context is full."""
     capabilities = engine.capabilities
     if not capabilities.think_close or thinking.at_cap == "stop":
         return
@@ -325,7 +325,7 @@ def check_handover(engine: Engine, thinking: Thinking) -> None:
 
 
 def default_handover(closing: str) -> str:
-    """Qwen3's words with another end-of-thinking marker."""
+    """Qwen3's hand-over with another end-of-thinking marker."""
     return QWEN3_HANDOVER.replace(CLOSE, closing)
 
 
@@ -349,10 +349,10 @@ async def controlled(
 ) -> Completion:
     """Generate one draw under `thinking`; the result is one completion, its injected spans marked.
 
-    `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number, `room` the ids with
-    what is injected (None: no such cap). Stops hold in every segment, `answer_stops` among them in the answer alone.
-    `on_held` is told whether the engine's own cap held the budget, or counting ids did. `generate` draws a segment
-    (None: the engine does).
+    `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number, `room` the ids
+    including injected ones (None: no such cap). Stops apply in every segment, but `answer_stops` only in the answer.
+    `on_held` is told whether the engine's own cap or counting ids held the budget. `generate` draws a segment (None:
+    the engine does).
     """
     capabilities = engine.capabilities
     sample: Generate = engine.generate if generate is None else generate
@@ -398,13 +398,13 @@ async def controlled(
 
 
 def _left(assembly: Assembly, max_tokens: int, room: int | None, max_context: int) -> tuple[int, str | None]:
-    """Tokens that the next segment may sample at most, and what ends the draw where there are none."""
+    """The most tokens that the next segment may sample, and what ends the draw if there are none."""
     left = max_tokens - assembly.num_sampled
     if left < 1:
         return 0, None
     if room is not None:
         left = min(left, room - len(assembly.ids))
-    if assembly.ids:  # what was put in may have filled the context; a first request the engine refuses itself
+    if assembly.ids:  # injected text may have filled the context; a first request is refused by the engine itself
         left = min(left, max_context - len(assembly.prompt.token_ids or ()))
     return left, OUT_OF_ROOM
 
@@ -412,9 +412,9 @@ def _left(assembly: Assembly, max_tokens: int, room: int | None, max_context: in
 async def _sampled(
     generate: Generate, assembly: Assembly, sampling: Sampling, draw: int, on_usage: UsageSink
 ) -> tuple[Completion, list[Usage]]:
-    """One segment, and what it cost, which is yet to be reported; where it fails, that is reported first.
+    """One segment and its cost, which is still to be reported; if it fails, the cost is reported first.
 
-    Then the draw is lost, and with it what earlier segments have kept.
+    Then the draw is lost, with what earlier segments have kept.
     """
     reports: list[Usage] = []
     try:
@@ -427,7 +427,7 @@ async def _sampled(
 
 
 def _within(engine: Engine, prompt: Prompt, thinking: Thinking, room: int | None) -> Thinking:
-    """`thinking`, cut in time for its end and a first word of the answer to fit into `room` ids."""
+    """`thinking`, capped so that its end and a first word of the answer fit into `room` ids."""
     if room is None or thinking.max_tokens is None or thinking.at_cap == "stop":
         return thinking
     cap = room + len(prompt.generated_ids) - len(_ending(engine, thinking, room, ())) - 1
@@ -437,7 +437,7 @@ def _within(engine: Engine, prompt: Prompt, thinking: Thinking, room: int | None
 
 
 def _ending(engine: Engine, thinking: Thinking, room: int | None, before: Sequence[int]) -> Ids:
-    """What ends a cut thought: the hand-over, or where it does not fit behind `before`, the bare marker."""
+    """What ends a cut thought: the hand-over, or the bare marker if that does not fit after `before`."""
     words = engine.encode(handover_of(thinking, engine.capabilities))
     fits = room is None or len(before) + len(words) < room
     return words if fits else engine.capabilities.think_close
@@ -451,14 +451,14 @@ def _goes_on(
     answer_stops: Collection[str],
     rests: Collection[str],
 ) -> bool:
-    """Whether what ended a segment is no end of the draw: a stop before the answer, or our look for a marker's rest."""
+    """Whether the draw continues after a segment: it ended at a stop before the answer, or at our own stop."""
     if segment.stop_reason in answer_stops:
         return not _in_answer(engine, assembly, answer_stops)
     return segment.stop_reason in rests and segment.stop_reason not in sampling.stop
 
 
 def _in_answer(engine: Engine, assembly: Assembly, stops: Collection[str]) -> bool:
-    """Whether one of `stops` stands in the answer itself, behind the white space that follows the thought."""
+    """Whether the answer itself contains one of `stops`, apart from the white space that follows the thought."""
     parts = split_prompt(assembly.prompt, engine.capabilities)
     if len(parts.answer) == len(assembly.prompt.generated_ids):  # there was no block, not even an empty one
         return True
@@ -467,7 +467,7 @@ def _in_answer(engine: Engine, assembly: Assembly, stops: Collection[str]) -> bo
 
 
 def _native(engine: Engine, prompt: Prompt, sampling: Sampling, thinking: Thinking) -> ExtraSampling | None:
-    """What to ask of an engine that can hold this cap itself; None where it cannot, and the toolkit must."""
+    """The sampling for an engine that can hold this cap itself; None if the toolkit must hold it."""
     capabilities = engine.capabilities
     if thinking.max_tokens is None or thinking.extends or thinking.at_cap == "stop":
         return None
@@ -489,7 +489,7 @@ def _segment_sampling(
 ) -> Sampling:
     """Stop at the next think marker, and one marker's length past the cap, to see whether the end was natural.
 
-    An answer that follows a grammar is one request: gone on with, it would begin the grammar anew.
+    An answer under a grammar is one request: continuing it would start the grammar again.
     """
     marker = capabilities.think_close if state.inside else () if _is_guided(sampling) else capabilities.think_open
     text = marker_text(capabilities, state.inside)
@@ -505,7 +505,7 @@ def _segment_sampling(
 
 
 def _rests(prompt: Prompt, state: Split[Ids], capabilities: Capabilities) -> tuple[str, ...]:
-    """What would complete a marker of text that the draw so far ends within: no engine finds one that begins before."""
+    """The strings that would complete a text marker already begun: engines miss one that begins in the prompt."""
     if capabilities.think_texts is None:
         return ()
     marker = capabilities.think_texts[state.inside]
@@ -515,7 +515,7 @@ def _rests(prompt: Prompt, state: Split[Ids], capabilities: Capabilities) -> tup
 
 
 def marker_text(capabilities: Capabilities, inside: bool) -> str | None:
-    """The marker that ends a thought (`inside`) or opens one, where it is matched as text; None for single tokens."""
+    """The marker that ends a thought (`inside`) or opens one, if it is matched as text; None for single tokens."""
     return None if capabilities.think_texts is None else capabilities.think_texts[inside].text
 
 
@@ -533,7 +533,7 @@ def _judge(
     wait_len: int,
     capabilities: Capabilities,
 ) -> tuple[int, Action]:
-    """Decide how many ids of a segment to keep and what comes next; `waits` None: an end is not to be suppressed."""
+    """Decide how many ids of a segment to keep and what comes next; `waits` None: ends are not suppressed."""
     # A thought of c ids is within a cap of c. One marker's length is sampled past the cap, so a natural end at
     # exactly c ids is seen whole and kept as it is; a thought that is longer is cut to c, also where it ended within
     # the look past the cap: by end-of-text, or by a marker of fewer ids than the usual one.
@@ -543,7 +543,7 @@ def _judge(
     begun = state.thinking[-len(text) :] if state.inside and text is not None else ()  # an earlier piece may end in it
     span = find_marker((*begun, *ids), capabilities, state.inside)
     at_marker = span is not None and span[1] == len(begun) + len(ids)
-    # A stop at the marker (its last id) was asked for by us, unless the caller had asked for it too.
+    # The stop at the marker (its last id) was ours, unless the caller had asked for it, too.
     by_id = text is None and segment.stop_reason in last and segment.stop_reason not in sampling.stop_token_ids
     by_text = text is not None and segment.stop_reason == text and text not in sampling.stop
     resume: Action = "continue" if by_id or by_text else "done"
@@ -590,7 +590,7 @@ def recount(usage: Usage, dropped: int) -> Usage:
 
 
 class Assembly:
-    """A draw being assembled from segments and injections; private to one call, so it may change."""
+    """A draw being assembled from segments and injections; mutable and private to one call."""
 
     def __init__(self, prompt: Prompt, draw: int) -> None:
         self.start, self.prompt, self.path = prompt, prompt, (*prompt.path, draw)
@@ -618,7 +618,7 @@ class Assembly:
         self.prompt = self.prompt.extend(ids, engine.decode(ids))
 
     def inject(self, engine: Engine, ids: Ids, waits: int = 0) -> None:
-        """Put in words that nobody sampled; `waits` says how many ends of thinking they stand for."""
+        """Insert words that were not sampled; `waits` says how many ends of thinking they replace."""
         self.injected.append((len(self.ids), len(self.ids) + len(ids)))
         self.ids += ids
         unknown: Logprobs = (None,) * len(ids)

@@ -1,10 +1,10 @@
 """Adaptive: draw until the vote is decided, at most n times.
 
-Aggarwal et al. 2023, "Let's Sample Step by Step: Adaptive-Consistency" (rules beta and dirichlet, arXiv 2305.11860);
-Li et al. 2024, "Escape Sky-high Cost: Early-stopping Self-Consistency" (rule window, arXiv 2401.10480). Cost: between
-one wave and n completions; the more a problem's answers agree, the fewer. `wave` draws go out together: one is the
-cheapest in tokens, more are quicker. Optional stopping can lock in an early wrong leader: compare with `majority`.
-Ties, abstentions: see `ttc.choosing.selection`. Left out: the paper's cap on the number of classes (Dirichlet rule).
+Aggarwal et al. 2023, "Let's Sample Step by Step: Adaptive-Consistency" (rules beta and dirichlet, arXiv 2305.11860); Li
+et al. 2024, "Escape Sky-high Cost: Early-stopping Self-Consistency" (rule window, arXiv 2401.10480). Cost: between one
+wave and n completions; the more a problem's answers agree, the fewer. `wave` draws are made together: one is cheapest
+in tokens, more are faster. Early stopping can lock in a wrong early leader: compare with `majority`. Ties, abstentions:
+see `ttc.choosing.selection`. Left out: the paper's cap on the number of classes (Dirichlet rule).
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _gamma_below(x: float, shape: int) -> float:
 
 
 def unanimous(keys: Sequence[str | None], window: int) -> bool:
-    """Whether the last `window` answers are one and the same; an abstention agrees with nothing."""
+    """Whether the last `window` answers are equal; an abstention agrees with nothing."""
     last = keys[-window:]
     names = [key for key in last if key is not None]
     return len(names) == window and len({*classes(names).values()}) == 1

@@ -1,14 +1,14 @@
 """Aggregate (recursive self-aggregation): a population of answers is combined, k at a time, for several rounds.
 
 Venkatraman et al. 2025, "Recursive Self-Aggregation Unlocks Deep Thinking in Large Language Models" (arXiv 2509.26626).
-Each round makes n new answers; each from a prompt that shows k random answers of the last round and asks for a better
-one. The last round votes. Cost: n * (rounds + 1) completions, and n * rounds prompts that hold k answers each (their
-thinking left out): no verifier, but the most expensive strategy here. Ties, abstentions: see `ttc.choosing.selection`.
+Each round makes n new answers, each from a prompt that shows k random answers of the previous round and asks for a
+better one. The last round votes. Cost: n * (rounds + 1) completions, and n * rounds prompts that hold k answers each
+(their thinking left out): no verifier, but the most expensive strategy here. Ties, abstentions: see
+`ttc.choosing.selection`.
 
-With `of` the first population is what one run of another strategy considered: a tree whose leaves are aggregated.
-
-An answer of a round lives below the first one that it was shown, so its path says where it came from. Left out: the
-training of the aggregation.
+With `of` the first population consists of the candidates of one run of another strategy, such as the leaves of a tree.
+An answer's path is below the first answer that it was shown, which tells its origin. Left out: the training of the
+aggregation.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ async def _first(session: Session, n: int, of: Strategy | None) -> list[Candidat
 
 
 def _shown(session: Session, population: Sequence[Candidate], k: int, number: int, place: int) -> list[Candidate]:
-    """Draw k members, or as many as there are, without replacement, by the dice of this round and place."""
+    """Draw k members, or all if there are fewer, without replacement, at random by this round and place."""
     pool = sorted(population, key=lambda candidate: candidate.path)
     return [pool.pop(int(session.chance("aggregate", number, place, i) * len(pool))) for i in range(min(k, len(pool)))]
 
 
 async def _improve(session: Session, attempts: Sequence[Candidate], draw: int) -> Candidate | None:
-    """Make one answer out of several, as this draw below the first; None when budget or context leave no room."""
+    """Make one answer out of several, as this draw below the first; None if budget or context leave no room."""
     texts = [f"Attempt {i}:\n{attempt.text.strip()}" for i, attempt in enumerate(attempts, start=1)]
     question = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
     messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], question))

@@ -1,8 +1,8 @@
-"""Auto: draw a little, look, and go on as long as a calibrated plan says that it pays.
+"""Auto: draw a little, look, and continue as long as a calibrated plan says that it pays.
 
 Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707); Snell et al. 2024; how it decides:
-`ttc.allocation.plan`. Easy and hopeless problems leave their tokens to those where more samples help. Two ways to
-spend:
+`ttc.allocation.plan`. Easy and hopeless problems leave their tokens to those where more samples help. There are two
+ways to spend:
 
     tokens=MEAN           what a problem may take on average; every problem decides by itself, by the plan alone
     --budget tokens=TOTAL in `ttc eval`: what the whole run may take, to the token. Waves over all problems, in problem
@@ -10,13 +10,13 @@ spend:
                           (`evals.allocation.planner`). Without a plan the run learns one from its own first problems,
                           blindly.
 
-The plan is made once by `ttc calibrate` from recorded runs; what that cost stands in it. Its routes are the ways of
-drawing that it has seen: the greedy answer, plain samples, independent islands of a tree search; the budget picks the
-route, what was drawn so far decides how far to go on it. Cost: what was asked for. Left out: draws that think longer.
+The plan is made once by `ttc calibrate` from recorded runs and states its own cost. Its routes are the ways of drawing
+that it has seen: the greedy answer, plain samples, independent islands of a tree search. The budget picks the route;
+the draws so far decide how far to go on it. Cost: the budget. Left out: draws that think longer.
 
-Draw i is the same whenever it is taken: its seeds and its paths are those of a run that takes all at once. An island of
-width m is a search of its own (`tree` with these parameters): m samples that are cut down to the better ones after
-every step. Where the greedy answer opens, it is draw 0.
+Draw i is the same whenever it is made: its seeds and paths are those of a run that makes all at once. An island of
+width m is a separate search (`tree` with these parameters): m samples that are reduced to the better ones after every
+step. A greedy answer that comes first is draw 0.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def auto(
     policy: str | None = None,
     scorer: Scorer | None = None,
 ) -> Answer:
-    """Return the answer of as many draws as the plan gives to problems that look like this one.
+    """Return the answer of as many draws as the plan gives to problems like this one.
 
     Args:
         problem: what is asked.
@@ -92,11 +92,11 @@ async def auto(
 
 
 class _Prepared(dict[tuple[str, float], tuple[Plan, Mixture]]):
-    """Plans that were read and solved, for all problems of a run."""
+    """Plans read and solved, for all problems of a run."""
 
 
 def read_plan(path: str, *, width: int | None, policy: str | None, scorer: Scorer | None) -> Plan:
-    """Read the plan of a run; raises ConfigError where the other parameters of `auto` do not go with it."""
+    """Read the plan of a run; raises ConfigError if other parameters of `auto` do not fit it."""
     if width is not None or policy is not None:
         raise ConfigError("auto: width and policy are for runs without a plan; a plan knows its own")
     plan = load_plan(path)
@@ -106,7 +106,7 @@ def read_plan(path: str, *, width: int | None, policy: str | None, scorer: Score
 
 
 def kind_without_plan(width: int | None, policy: str | None, scorer: Scorer | None) -> DrawKind:
-    """What a run without a plan draws; raises ConfigError for a width or a policy that cannot be."""
+    """What a run without a plan draws; raises ConfigError for an impossible width or policy."""
     if width is not None and width < 1:
         raise ConfigError(f"auto: width must be >= 1, got {width}")
     if width in (None, 1) and policy is not None:
@@ -119,7 +119,7 @@ class Draws:
     """The candidates so far, in the order of their draws."""
 
     def __init__(self, session: Session, scorer: Scorer | None, kind: DrawKind, start: int = 0) -> None:
-        """The first draw will be number `start`; a kind that is not scored leaves the scorer alone."""
+        """The first draw will be number `start`; a kind that is not scored does not use the scorer."""
         if kind.scored and scorer is None:
             raise ConfigError("auto: the plan was calibrated with a scorer: add --scorer prm:PATH")
         self._session, self._kind, self._next = session, kind, start
@@ -128,7 +128,7 @@ class Draws:
         self.candidates: list[Candidate] = []
 
     async def up_to(self, n: int) -> None:
-        """Draw until number n is the next one, or until the budget ends."""
+        """Draw until the next number is n, or until the budget ends."""
         numbers = range(self._next, n)
         if self._kind.greedy and numbers and not numbers.start:
             self.candidates += await self._samples(range(1), replace(self._session.sampling, temperature=0.0))
@@ -168,7 +168,7 @@ class Draws:
 
 
 def _complete(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of `growth_of`: those of a plan, the others as `tree` has them by default."""
+    """The options of `growth_of`: those of a plan, with the defaults of `tree` for the rest."""
     defaults = inspect.signature(tree).parameters
     names = [name for name in inspect.signature(growth_of).parameters if name not in ("session", "scorer")]
     return {**{name: defaults[name].default for name in names}, **params}
@@ -177,7 +177,7 @@ def _complete(params: Mapping[str, Any]) -> dict[str, Any]:
 async def draw_wave(
     problem: Problem, session: Session, *, start: int, end: int, kind: DrawKind, scorer: Scorer | None
 ) -> Answer:
-    """Take draws `start` to `end` and choose none of them: one wave of a run-level plan."""
+    """Make draws `start` to `end` without choosing among them: one wave of a run-level plan."""
     draws = Draws(session, scorer, kind, start)
     await draws.up_to(end)
     return session.answer(None, draws.candidates, "wave")

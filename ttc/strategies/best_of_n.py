@@ -2,8 +2,9 @@
 
 Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems" (argmax); the other rules: see
 `ttc.choosing.selection`. Cost: n completions and n scored completions. Argmax over-optimises a scorer that can be
-fooled: on closed answers the weighted form is the safer one, on open answers the pessimistic one. With `of` it chooses
-among n runs of another strategy, whose answers are scored as answers to the problem itself: the best of n refined ones.
+fooled: for closed answers the weighted rule is safer, for open answers the pessimistic one. With `of` it chooses among
+n runs of another strategy, whose answers are scored as answers to the problem itself: the best of n refined answers,
+say.
 """
 
 from __future__ import annotations
@@ -36,8 +37,7 @@ async def best_of_n(
 ) -> Answer:
     """Return the completion that the rule selects by its score, or by the scores of its answer class.
 
-    A candidate without a final answer or without a score cannot be chosen while another can; where none has a score,
-    they vote.
+    A candidate without a final answer or a score is only chosen if no other can be; without any score, they vote.
 
     Args:
         problem: what is asked.

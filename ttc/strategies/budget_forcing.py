@@ -1,8 +1,8 @@
-"""Budget forcing: cap the thinking with a hand-over, or extend it with "Wait" in place of its end.
+"""Budget forcing: cap the thinking with a hand-over, or extend it by replacing its end with "Wait".
 
-Muennighoff et al. 2025, "s1: Simple test-time scaling"; hand-over sentence as in the Qwen3 report. One completion; each
-cut or suppressed end costs one more request over a cached context. Composition with other strategies needs no strategy
-of its own: every strategy obeys the session's thinking control (`--max-thinking`, `--min-thinking`).
+Muennighoff et al. 2025, "s1: Simple test-time scaling"; hand-over sentence as in the Qwen3 report. Cost: one
+completion; each cut or suppressed end takes one more request over a cached context. Other strategies do not need this
+one: all obey the session's thinking control (`--max-thinking`, `--min-thinking`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ async def budget_forcing(
     at_cap: Literal["handover", "stop"] | None = None,
     temperature: float | None = None,
 ) -> Answer:
-    """Return one completion whose thinking was held between the two bounds.
+    """Return one completion whose thinking was kept between two bounds.
 
     Args:
         problem: what is asked.
-        session: the metered engine; what is absent below is as its thinking control says.
+        session: the metered engine; its thinking control applies where a parameter below is absent.
         max_thinking: most tokens inside the think block; then the hand-over sentence follows. The session's cap holds,
             too (0 where its thinking is off): the smaller counts.
-        min_thinking: suppress the end of thinking until so many tokens.
-        num_waits: suppress the end of thinking exactly so many times (as far as max_thinking leaves room).
+        min_thinking: suppress the end of thinking until this many tokens.
+        num_waits: suppress the end of thinking exactly this many times (as far as max_thinking leaves room).
         wait: text put in place of a suppressed end.
         at_cap: what follows a cut: the hand-over and an answer, or stop (hard truncation).
         temperature: overrides the run's; 0 is greedy.

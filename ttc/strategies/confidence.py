@@ -1,14 +1,14 @@
-"""Confidence (DeepConf): weigh votes by the model's own confidence, abort weak traces while they grow.
+"""Confidence (DeepConf): weight votes by the model's own confidence, and abort weak traces while they grow.
 
-Fu et al. 2025, "Deep Think with Confidence" (arXiv 2508.15260). A trace is as good as its least confident group: the
-lowest mean over `group` tokens in a row (the whole trace where it is shorter). `warmup` traces run to their end and set
-the threshold that a share `keep` of them reaches (0.1 is the paper's DeepConf-low, 0.9 its DeepConf-high); later
-traces are aborted in the first piece in which a group falls below it. It stops when the confidence-weighted vote of the
-kept traces gives one class `consensus` of all weight. Cost: at most n completions; an aborted one costs its tokens up
-to the end of the piece.
+Fu et al. 2025, "Deep Think with Confidence" (arXiv 2508.15260). A trace's confidence is that of its weakest group: the
+lowest mean over `group` consecutive tokens (over the whole trace if it is shorter). `warmup` traces run to their end
+and set the threshold that a share `keep` of them reaches (0.1 is the paper's DeepConf-low, 0.9 its DeepConf-high);
+later traces are aborted in the first piece in which a group falls below it. Drawing stops when one class has the share
+`consensus` of the confidence-weighted vote. Cost: at most n completions; an aborted one costs its tokens up to the end
+of the piece.
 
-Confidence is read from what engines report: the probability of the sampled token (the paper: mean log-probability of
-the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.choosing.selection`. Left out: top-k
+Confidence is computed from what engines report: the probability of the sampled token (the paper: mean log-probability
+of the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.choosing.selection`. Left out: top-k
 log-probabilities.
 """
 
@@ -54,7 +54,7 @@ async def confidence(
         warmup: traces that run to their end and set the threshold.
         keep: share of the warm-up traces that reach the threshold; 1 keeps and aborts nothing.
         group: tokens of one group (the paper: 2048, for traces of tens of thousands).
-        consensus: share of the weight at which one class ends the drawing; above 1: never.
+        consensus: share of the weight of one class that ends the drawing; above 1: never.
         measure: logprob is the geometric mean probability of sampled tokens, certainty their KL from uniform in nats.
         chunk: tokens a trace grows by between two looks at it.
         wave: traces that grow together after the warm-up.
@@ -103,7 +103,7 @@ class _Gauge:
     group: int
 
     def read(self, draw: Draw) -> float | None:
-        """The lowest group of what is there; None while it is shorter than a group and can still grow."""
+        """The lowest group so far; None while the trace is shorter than a group and can still grow."""
         column = draw.prompt.certainty if self.measure == "certainty" else draw.prompt.logprobs
         if column is None:
             raise ConfigError(f"confidence: the engine reports no {self.measure}; set measure=logprob")
@@ -121,7 +121,7 @@ class _Trace:
 
     @property
     def spent(self) -> bool:
-        """Whether the budget ended it before its first token: no more can be drawn."""
+        """Whether the budget ended it before its first token, so that no more can be drawn."""
         return self.draw.ended and not self.draw.num_sampled
 
     def close(self, session: Session) -> Candidate:

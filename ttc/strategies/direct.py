@@ -1,4 +1,4 @@
-"""Direct: one sample, returned as it is.
+"""Direct: one sample, returned unchanged.
 
 The baseline of every comparison; at temperature 0 it is greedy decoding. Cost: one completion.
 """

@@ -1,13 +1,13 @@
-"""Early exit: probe the growing trace for its answer, and stop when that is confident or stable.
+"""Early exit: probe the growing trace for its answer, and stop when the answer is confident or stable.
 
 Rule `confidence`: Yang et al. 2025, "Dynamic Early Exit in Reasoning Models" (DEER, arXiv 2504.15895): the geometric
 mean probability of the probed answer reaches `threshold`. Rule `stable`: Fu et al. 2024, "Efficiently Scaling LLM
 Reasoning with Certaindex" (Dynasor, arXiv 2412.20993): the last `repeats` probes gave one answer. A probe ends the
-thinking by the hand-over, begins the answer and reads what the model would say; it is greedy, at most `probe_tokens`
-long, and no part of the trace. On an exit the model answers after the same words. Cost: the trace up to the exit, one
-probe each `chunk` tokens, the answer; injected words are charged as prompt. When the budget ends first, the last
-probe's answer stands. Small and over-confident models lose accuracy: compare with `direct`.
-Left out: probing only at words such as "Wait", which needs a model that says them.
+thinking by the hand-over, begins the answer and reads what the model would say. It is greedy, at most `probe_tokens`
+long, and not part of the trace. After an exit the model answers after the same words. Cost: the trace up to the exit,
+one probe every `chunk` tokens, the answer; injected words are charged as prompt. When the budget ends first, the last
+probe's answer stands. Small and over-confident models lose accuracy: compare with `direct`. Left out: probing only at
+words such as "Wait", which needs a model that says them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def early_exit(
     probe: str = "The answer is \\boxed{",
     probe_tokens: int = 32,
 ) -> Answer:
-    """Return one completion that was ended as soon as its answer was there.
+    """Return one completion that was ended as soon as its answer was clear.
 
     Args:
         problem: what is asked.
@@ -71,7 +71,7 @@ async def early_exit(
             draw = await grow(session, draw, session.sampling.max_tokens)
             break
         latest = await _ask(session, draw.prompt, closing, probe, probe_tokens, len(probes))
-        if latest is None:  # what is left holds no answer after the probe's words
+        if latest is None:  # the rest leaves no room for an answer after the probe's words
             draw = await grow(session, draw, session.sampling.max_tokens)
             break
         probes.append(latest)
@@ -119,7 +119,7 @@ _DECIDED: Mapping[Rule, Callable[[Sequence[_Probe], float, int], bool]] = Mappin
 
 
 def _closing(session: Session, prompt: Prompt) -> str | None:
-    """Words that end what is being said; None once the thinking has ended and the answer is being given."""
+    """Words that end the thinking and begin an answer; None if the answer has begun already."""
     state = split_prompt(prompt, session.capabilities)
     if state.inside:
         return handover_of(session.thinking, session.capabilities)
@@ -127,7 +127,7 @@ def _closing(session: Session, prompt: Prompt) -> str | None:
 
 
 def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> int:
-    """Tokens until the next probe; all of them where the budget may not pay for a piece, its probe and the answer."""
+    """Tokens until the next probe; all of them if the budget may not cover a piece, its probe and the answer."""
     longest = session.sampling.max_tokens
     whole = session.capabilities.flops(len(prompt.token_ids or ()) + longest, 0)
     if session.pays_for(Cost(4 * probe_tokens, 2 * session.thinking.calls_each + 1, 3 * whole)) >= 1:
@@ -139,7 +139,7 @@ def _piece(session: Session, prompt: Prompt, chunk: int, probe_tokens: int) -> i
 async def _ask(
     session: Session, prompt: Prompt, closing: str, probe: str, probe_tokens: int, number: int
 ) -> _Probe | None:
-    """Read the answer that the trace would give now, as draw `number` + 1 beside it; None when nothing is left."""
+    """Read the answer that the trace would give now, as draw `number` + 1 beside it; None if no tokens are left."""
     words = closing + probe
     question = prompt.extend(session.encode(words), words)
     room = room_after(session, question)

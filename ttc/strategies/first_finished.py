@@ -1,4 +1,4 @@
-"""First finished (short-m@k): start k draws, keep the m shortest that finish, cancel the rest, vote.
+"""First finished (short-m@k): start k draws, keep the m shortest that finish, cancel the rest, and vote.
 
 Hassid et al. 2025, "Don't Overthink it. Preferring Shorter Thinking Chains for Improved LLM Reasoning" (arXiv
 2505.17813). "First" means fewest tokens, then path, never wall time: all draws grow by `chunk` tokens a round, and the
@@ -51,6 +51,6 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
 
 
 def _num_first(draws: Sequence[Draw]) -> int:
-    """Draws that have finished and are no longer than any that grows: under a budget, one runs ahead of the others."""
+    """Finished draws that are no longer than any growing one: under a budget, one draw runs ahead of the others."""
     shortest = min((draw.num_sampled for draw in draws if not draw.ended), default=math.inf)
     return sum(draw.finished and draw.num_sampled <= shortest for draw in draws)

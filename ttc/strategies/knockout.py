@@ -1,11 +1,12 @@
-"""Knockout: n answers meet in pairs, round by round; a judge says who goes on; the last one is returned.
+"""Knockout: n answers meet in pairs, round by round; a judge picks each winner; the last answer left is returned.
 
 Chen et al. 2024, "Simple and Provable Scaling Laws for the Test-Time Compute of Large Language Models" (arXiv
 2411.19477): when the model can solve the problem at all and the judge is better than a coin, failure falls
-exponentially in n and in k. The judge is the model itself, asked k times a pair, half of them in each order; or a
-`scorer` that judges both (`judge` for another model). Cost: n completions, and k short ones for each of n - 1 matches;
-answers in one class do not need to meet. Who has no rival in a round goes on, and begins the next. A match without a
-winner goes to the shorter answer, then to the first path. An answer without a final loses. Left out: the league form.
+exponentially in n and in k. The judge is the model itself, asked k times per pair, half of them in each order; or a
+`scorer` that scores both (`judge` for another model). Cost: n completions, and k short ones for each of n - 1 matches;
+answers in one class do not need to meet. An answer without a rival in a round advances and plays first in the next. A
+match without a winner goes to the shorter answer, then to the first path. An answer without a final loses. Left out:
+the league form.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ async def knockout(
         session: the metered engine.
         n: answers that enter.
         k: comparisons of each pair by the model itself.
-        scorer: compares in the model's place; the higher score of the two goes on.
+        scorer: compares in the model's place; the higher score wins.
 
     Raises:
         ConfigError: n or k < 1, or n > 1 at temperature 0.
@@ -51,7 +52,7 @@ async def knockout(
     while len(field) > 1:
         pairs = list(zip(field[::2], field[1::2], strict=False))
         winners = await gather(map(match.play, pairs))
-        field = field[2 * len(pairs) :] + winners  # who had no rival is the first to have one
+        field = field[2 * len(pairs) :] + winners  # an answer without a rival plays first in the next round
     return session.answer(field[0] if field else fallback(candidates), candidates)
 
 
@@ -62,7 +63,7 @@ class _Match:
         self._session, self._k, self._scorer, self._texts = session, k, scorer, texts
 
     async def play(self, pair: Sequence[Candidate]) -> Candidate:
-        """Return the winner; a match that budget or context have no room for is decided like a draw."""
+        """Return the winner; a match without enough budget or context is decided like a tie."""
         first, second = pair
         key = self._session.key
         if same_class(key(first.final or ""), key(second.final or "")):
@@ -77,8 +78,8 @@ class _Match:
     async def _asked(self, pair: Sequence[Candidate]) -> float:
         """Ask k times, the odd ones in the other order.
 
-        The questions live below the first answer, at the number of the second one, so that two answers are compared by
-        the same draws whatever n is.
+        The questions are below the first answer's path, at the number of the second one, so that two answers are
+        compared by the same draws whatever n is.
         """
         question = compare(self._session.problem.messages, pair[0].text.strip(), pair[1].text.strip())
         votes = await gather(
@@ -89,7 +90,7 @@ class _Match:
         return votes[0] - sum(votes[1:])
 
     async def _ask(self, text: str, path: Path, times: int) -> float:
-        """Votes for the answer shown first, less those for the other."""
+        """Votes for the answer shown first, minus those for the other."""
         prompt = self._session.ask((Message("user", text),), path)
         completions: list[Completion] = await self._session.generate(prompt, times, least=0)
         letters = (verdict(self._session.split(prompt.then(one)), one.finish_reason) for one in completions)

@@ -1,4 +1,4 @@
-"""No think, then think: sample answers without thinking; only where they disagree, sample with thinking.
+"""No think, then think: sample answers without thinking; only if they disagree, sample with thinking.
 
 Ma et al. 2025, "Reasoning Models Can Be Effective Without Thinking" (arXiv 2504.09858) for the cheap half; escalation
 on disagreement as in cascades (Yue et al. 2023, "Large Language Model Cascades with Mixture of Thought", arXiv
@@ -22,14 +22,14 @@ from ttc.session.thinking import Thinking
 async def no_think_then_think(
     problem: Problem, session: Session, *, n: int = 4, m: int = 4, agreement: float = 0.75
 ) -> Answer:
-    """Return the vote of n samples without thinking, or of m with it where those did not agree.
+    """Return the vote of n samples without thinking, or of m with thinking if those did not agree.
 
     Args:
         problem: what is asked.
         session: the metered engine.
         n: samples without thinking.
-        m: samples with thinking, where it comes to that.
-        agreement: share of the n that must give one answer; the others, and those without an answer, disagree.
+        m: samples with thinking, if they are needed.
+        agreement: share of the n that must give one answer; samples without an answer disagree.
 
     Raises:
         ConfigError: n or m < 1, agreement outside (0, 1], several samples at temperature 0, thinking that is off,

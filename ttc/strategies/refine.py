@@ -1,15 +1,16 @@
 """Refine: answer, get feedback, answer again, for a number of rounds.
 
 Madaan et al. 2023, "Self-Refine"; Huang et al. 2023, "Large Language Models Cannot Self-Correct Reasoning Yet" (arXiv
-2310.01798): without outside feedback there is nothing to gain. So the feedback comes from a checker that holds no key:
+2310.01798): without outside feedback there is nothing to gain. So the feedback comes from a checker without the answer
+key:
 
     sums     a tool that recomputes every plain equality in the answer (1,200 x 3 = 3,600 and 7/2 = 3 1/2 too)
     scorer   the step that the scorer doubts most, where it is below `threshold`
     self     none: the model is asked to check its work (the baseline of the second paper)
 
-A round that brings no complaint ends the refinement, except for `self`, which cannot tell; so does a conversation that
-fills the context. Cost: up to rounds + 1 completions, and the scored answers. The last answer with a final stands. Left
-out: several critics, trained critics.
+A round without a complaint ends the refinement, except for `self`, which cannot tell; so does a conversation that fills
+the context. Cost: up to rounds + 1 completions, and the scored answers. The last answer with a final stands. Left out:
+several critics, trained critics.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ async def refine(
         session: the metered engine.
         rounds: most revisions.
         feedback: sums, scorer or self; see the module.
-        threshold: a step that scores less is complained about.
+        threshold: a step with a lower score is complained about.
         step: text that ends a step, to quote the doubtful one.
         scorer: for feedback=scorer; higher is better.
 
@@ -68,7 +69,7 @@ async def refine(
     candidates: list[Candidate] = []
     prompt, stop_cause = session.render(), "done"
     for number in range(rounds + 1):
-        last = number == rounds  # nothing would come of a complaint, so it is not scored
+        last = number == rounds  # a complaint would have no effect, so the answer is not scored
         completions = await session.generate(prompt, 1, scorer=None if last else critic.scorer, least=0)
         if not completions:
             stop_cause = "no room"
@@ -91,7 +92,7 @@ async def refine(
 
 @dataclass(frozen=True, slots=True)
 class _Critic:
-    """Finds something to complain about, or nothing (None)."""
+    """Finds something to complain about, or None."""
 
     session: Session
     threshold: float
@@ -165,7 +166,7 @@ def wrong_sums(text: str) -> list[str]:
 
 
 def _rounding(number: str) -> Fraction:
-    """What rounding to the decimals of `number` may change; nothing where it has none."""
+    """What rounding to the decimals of `number` may change; zero if it has none."""
     decimals = number.rstrip(")").partition(".")[2]
     return Fraction(1, 2 * 10 ** len(decimals)) if decimals else Fraction(0)
 

@@ -2,7 +2,7 @@
 
 Yao et al. 2023, "ReAct"; Gou et al. 2024, "ToRA". The loop is `ttc.agents.episode`, the tools are `ttc/tools/`. Cost: n
 completions, and per call one more request over a cached context; what tools return is charged as prompt. Needs an
-engine that takes token ids. A tool sees the problem and never its target. Left out: calls that run side by side.
+engine that takes token ids. A tool sees the problem but never its target. Left out: parallel calls.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def tools(
         tools: which, NAME or NAME:KEY=VALUE each.
         n: episodes.
         markup: how calls are written, tags or hermes.
-        instruct: tell the model in a system message what it can call; a model trained on the markup needs none.
+        instruct: tell the model in a system message what it can call; a model trained on the markup does not need it.
         max_calls: most calls of an episode; one more ends it as cut.
         max_result: most characters of a result.
         tool_s: most seconds of a call.
@@ -57,7 +57,7 @@ async def tools(
     instruction = Message("system", writing.instruct)
     root = session.ask((instruction, *problem.messages), session.root) if instruct else session.render()
     play = functools.partial(run_episode, tools=kit, markup=writing, limits=limits)
-    # Under a budget one after another: side by side, all might be cut where the first could have been finished.
+    # Under a budget one after another: in parallel, all might be cut though the first could have been finished.
     if session.limited:
         played = [await play(session, Draw(root, draw)) for draw in range(n)]
     else:
@@ -67,7 +67,7 @@ async def tools(
 
 
 def _read(session: Session, candidate: Candidate) -> Candidate:
-    """The candidate with the final answer of what it said last; a cut one keeps none."""
+    """The candidate with the final answer of its last words; a cut one has none."""
     if candidate.finish_reason != "stop":
         return candidate
     return replace(candidate, final=session.extract(candidate.text))

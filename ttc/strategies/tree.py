@@ -63,15 +63,16 @@ async def tree(
         islands: independent searches, each of an equal part of n, that vote together.
         boundary: what ends a step: the text `step`, the end of a sentence or a line, or only `max_step_tokens`.
         step: text that ends a step.
-        max_step_tokens: a longer step is ended there; with boundary=tokens the first one may have a few more, less than
-            a block of the engine's prefix cache, so that the others end with a block.
+        max_step_tokens: a longer step is ended there; with boundary=tokens the first one may have a few more (less than
+        a block of the engine's prefix cache), so that the others end with a block.
         max_depth: most steps of a path (of levels, with verify_every above 1).
         verify_every: steps that a path grows by between two looks of the scorer.
         aggregation: how step scores become one: last, min, prod or mean.
         window: only so many of the last steps count; absent: all.
         select: weighted sums scores over equal answers, argmax takes the best leaf, majority ignores scores,
             population votes by the weights of a policy that resamples.
-        barrier: all problems of the run advance one level together, as other tools do; slower, the same trees.
+        barrier: all problems of the run advance level by level together, as in other tools; slower, with the same
+        trees.
 
     Raises:
         ConfigError: a bad n, beam_width, islands, step, window or policy, stop strings, or a scorer of whole answers.
@@ -129,7 +130,7 @@ def growth_of(
     window: int | None,
     barrier: bool,
 ) -> Growth:
-    """Return how steps are made, by the parameters of `tree`; raises ConfigError for a value that cannot be."""
+    """Return how steps are made, from the parameters of `tree`; raises ConfigError for an impossible value."""
     check_window(window)
     if isinstance(scorer, WholeAnswerScorer) and scorer.whole_answers:
         raise ConfigError(

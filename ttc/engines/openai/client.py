@@ -1,12 +1,10 @@
 """One OpenAI-compatible server: streams of plain dictionaries in, our errors out.
 
-aiohttp asks (`ttc.engines.shared.connections`), without an SDK between. Nothing is tried again here
-(`ttc.engines.shared.balance` decides); `refusals` says what a refusal means. A server that answers by one JSON object
-where it was asked for a stream gives a stream of one chunk.
-
-Bounds on what a server may send: aiohttp's on headers (`MAX_HEAD` a line), `MAX_EVENT` for one event or what `get`
-gives; what `post` was asked for is as long as it is. What is read faster than it is taken waits in the kernel. A
-redirect is not followed: it is the operator's fault, as a wrong address is.
+Requests use aiohttp (`ttc.engines.shared.connections`), without an SDK. Nothing is retried here
+(`ttc.engines.shared.balance` decides); `refusals` interprets refusals. A JSON object in place of a stream becomes a
+stream of one chunk. Bounds on what a server may send: aiohttp's on headers (`MAX_HEAD` a line), `MAX_EVENT` for one
+event or a `get`; answers to `post` are unbounded. Unread data waits in the kernel. Redirects are not followed: like a
+wrong address, they are the operator's fault.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ class Client:
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Chunk]]:
         """Post `body` and give the chunks of the answer; leaving the block early closes the connection (an abort).
 
-        Where `body` asks for no stream there is one chunk, which is waited for as `post_patiently` does.
+        If `body` asks for no stream there is one chunk, awaited as in `post_patiently`.
 
         Raises:
             Transient: a failure that may pass, before the first chunk or between two.
@@ -78,8 +76,8 @@ class Client:
     async def post_patiently(self, path: str, body: Mapping[str, Any]) -> Chunk:
         """Post `body` and give the whole answer, however long it takes; cancelling closes the connection (an abort).
 
-        Nothing arrives while the server decodes, so silence says nothing: after each idle time the server is asked
-        something else, and only one that is silent then, too, or `PATIENCE` idle times, count as dead. Raises like
+        Nothing arrives while the server decodes, so silence means nothing: after each idle time the server is asked
+        something else. It counts as dead if it does not answer that, or after `PATIENCE` idle times. Raises like
         `stream`.
         """
         answer = asyncio.ensure_future(self._answer(path, body, math.inf))
@@ -132,7 +130,7 @@ class Client:
     async def _asked(
         self, method: str, path: str, body: Mapping[str, Any] | None, idle_s: float | None = None
     ) -> AsyncIterator[ClientResponse]:
-        """The reply to a request, once its head has come and was no refusal; its connection is kept if it was read."""
+        """The reply to a request, once its head came without a refusal; the connection is kept if all was read."""
         session = self._session()
         url = path if "://" in path else f"{self._url.rstrip('/')}{path}"
         data = None if body is None else json.dumps(dict(body)).encode()
@@ -193,7 +191,7 @@ class Client:
                 return
 
     def _answered(self, answer: Chunk) -> Chunk:
-        """An answer that came whole, once it is known to be one."""
+        """A whole answer, checked to be one."""
         if self._without_error(answer).get("choices") is None:
             raise Transient(EngineError(no_choices(self._url, self._access, answer)))
         return answer
@@ -232,7 +230,7 @@ class Client:
 
     @contextlib.contextmanager
     def _lost(self) -> Iterator[None]:
-        """A connection that broke, or never came about, is a failure that may pass."""
+        """A connection that broke or was never made is a failure that may pass."""
         import aiohttp
 
         try:
@@ -255,17 +253,17 @@ class Client:
 
 
 def no_events(url: str, content_type: str) -> str:
-    """What is said of a reply that is neither a stream of events nor a JSON object."""
+    """The message about a reply that is neither a stream of events nor a JSON object."""
     return f"{url} answers a completion with {content_type}, not with events or JSON: check engine.base_url"
 
 
 def no_choices(url: str, access: Access, answer: Chunk) -> str:
-    """What is said of an object that is no answer: some servers tell an error so, with status 200."""
+    """The message about an object that is no answer: some servers report errors that way, with status 200."""
     return f"{url} answers a completion without choices: {access.hide(json.dumps(dict(answer), ensure_ascii=False))}"
 
 
 async def _drained(response: ClientResponse) -> None:
-    """Let the little that follows `[DONE]` in, so that the connection can be kept; all is said where it breaks."""
+    """Read the little that follows `[DONE]`, so that the connection can be kept; failures no longer matter."""
     import aiohttp
 
     with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
@@ -275,7 +273,7 @@ async def _drained(response: ClientResponse) -> None:
 
 
 def _value(data: bytes) -> Any:
-    """The JSON in `data`, read by the quicker parser, which takes no half characters, as Python's own does."""
+    """The JSON in `data`, read by the faster parser, or by Python's own for lone surrogates, which that refuses."""
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError:

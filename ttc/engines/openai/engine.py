@@ -1,19 +1,19 @@
 """The engine over OpenAI-compatible servers: requests retried, balanced, counted.
 
-A draw with a seed, or one that somebody watches, is a streamed request of its own: an abort knows what had been
-decoded, silence is noticed, thinking can be shown as it comes. A server that gives ids, or counts tokens, with whole
-answers only is not asked for streams. Draws without seeds (`seeded=false`) of one prompt are one request for several
-choices that come back whole: fewer messages, but when such a request is cut off, nobody tells what it had decoded, and
-the ledger lacks it. Cancelling closes the connection, which aborts the request in the server. A retry sends the same
-seed; the tokens of the attempt that died are `overrun`, and where it had begun to answer its prompt is charged, too: as
-long as that of the attempt that succeeded, which is an estimate where the server counts.
-Which dialect is spoken was decided at the start (`ttc.engines.openai.probe`).
+A draw with a seed, or one that is being watched, is a streamed request of its own: after an abort the decoded tokens
+are known, silence is noticed, thinking can be shown as it arrives. A server that returns ids or token counts only with
+whole answers is not asked for streams. Draws without seeds (`seeded=false`) of one prompt are one request for several
+whole choices: fewer messages, but if such a request is cut off, what it had decoded is unknown and missing from the
+ledger. Cancelling closes the connection, which aborts the request in the server. A retry sends the same seed; the
+tokens of a failed attempt are `overrun`, and if it had begun to answer, its prompt is charged, too, at the length of
+the successful attempt's (an estimate if the server counts). The dialect was chosen at the start
+(`ttc.engines.openai.probe`).
 
-Two ledgers stand side by side. Where ids come back, ours are counted and the server's only compared: a difference is
-recorded and warned of once, never taken over silently. Where they do not, the server's counts are taken, and where it
-reports none, those of the local tokenizer; without one, thought that a server does not count apart is its share of the
-characters, an estimate. A draw that was cut off reports nothing; its streamed tokens are `overrun` on our side, and the
-server may have decoded a few more.
+There are two ledgers. If ids come back, ours are counted and the server's only compared: a difference is recorded and
+warned of once, never adopted silently. Otherwise the server's counts are used, or the local tokenizer's if it reports
+none; without a tokenizer, thinking that the server does not count separately is estimated by its share of the
+characters. A draw that was cut off reports nothing; its streamed tokens are `overrun` on our side, and the server may
+have decoded a few more.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class _Wires:
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Wait for one; where the requests under way are too many for the server's context, one slot is given up."""
+        """Wait for a slot; if too many requests share the server's context, one slot is given up."""
         await self._slots.acquire()
         is_free = True
         try:
@@ -244,9 +244,9 @@ class RemoteEngine:
         return self._ledger.totals
 
     def estimated(self, messages: Sequence[Message], said: str) -> Usage:
-        """What a reply to `messages` cost by the local tokenizer, for a server that reports nothing; 0 without one.
+        """The cost of a reply to `messages` by the local tokenizer, for a server that reports none; 0 without one.
 
-        Of no messages it is what was said alone.
+        Without messages it is the reply alone.
         """
         if self._tokens is None:
             return Usage()
@@ -396,7 +396,7 @@ class RemoteTokenEngine(RemoteEngine):
     async def _together(
         self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
     ) -> list[Completion]:
-        """One request for all of `draws`; what a server that ignores `n` leaves out is asked for again."""
+        """One request for all of `draws`; choices missing from a server that ignores `n` are asked for again."""
         body = self._dialect.body(prompt, sampling, None) | {"n": len(draws), "stream": False}
         body.pop("stream_options", None)
         counted, tally = self._dialect.num_prompt(prompt) or 0, Attempts()
@@ -427,7 +427,7 @@ class RemoteTokenEngine(RemoteEngine):
         return completions + (await self._together(prompt, sampling, rest, on_usage) if rest else [])
 
     def _beside(self, counted: int, outcome: Outcome) -> Usage:
-        """Of a choice that shares its request with another, which was charged for the prompt."""
+        """The usage of a choice that shares its request with another, which was charged for the prompt."""
         return Usage(
             generated=outcome.num_generated,
             overrun=outcome.num_streamed - outcome.num_generated,
@@ -494,7 +494,7 @@ class Ledger:
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def note_draws(self, done: Sequence[Completion]) -> None:
-        """Warn once where the draws of each prompt are one text, prompt after prompt: a vote over them says nothing."""
+        """Warn once if the draws of each prompt are all the same text: a vote over them is meaningless."""
         if len(done) < 2 or min(completion.usage.generated for completion in done) < LONG:
             return
         self._differed = self._differed or len({completion.text for completion in done}) > 1

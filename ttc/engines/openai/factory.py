@@ -1,15 +1,14 @@
 """The openai engine: any OpenAI-compatible endpoint, one or several servers of one model.
 
-What an endpoint can do is found out once at the start (`ttc.engines.openai.probe`). With a local tokenizer and a server
-that takes and gives token ids (vLLM, llama.cpp's own), every strategy and the exact thinking control work as on an
-engine in this process. With a tokenizer and plain completions, search works on text. With neither, whole answers work
-through messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. A server that
-takes ids and holds answers to a grammar (vLLM, with `auto` or `guidance` as its structured outputs' backend) has
-functions, too. Cost: the endpoint's, and a few questions of 4 tokens for the probe at every start, on no run's ledger.
-Left out: images, functions over messages (the endpoint passes those through), servers of different models behind one
-engine.
+The endpoint's abilities are probed once at the start (`ttc.engines.openai.probe`). With a local tokenizer and a server
+that takes and returns token ids (vLLM, llama.cpp's own), every strategy and exact thinking control work as on an engine
+in this process. With a tokenizer and plain completions, search works on text. With neither, whole answers work through
+messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. A server that takes
+ids and enforces grammars (vLLM, with `auto` or `guidance` as its structured outputs' backend) supports functions, too.
+Cost: the endpoint's, and a few requests of 4 tokens for the probe at every start, on no run's ledger. Left out: images,
+functions over messages (the endpoint passes those through), servers of different models behind one engine.
 
-vLLM as it serves us best: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU
+The best settings for vLLM: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU
 build 0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunked prefill with seeds kills it.
 """
 
@@ -113,7 +112,7 @@ def openai(
             stacklevel=2,
         )
     features = replace(features, seeds=features.seeds and seeded, logprobs=features.logprobs and logprobs)
-    if features.slots is not None:  # more requests wait there in silence, more problems lose their prefixes
+    if features.slots is not None:  # with more, requests wait there in silence and problems lose their prefixes
         num_slots = features.slots * len(urls)
         max_in_flight, max_concurrency = min(max_in_flight, num_slots), min(max_concurrency, 2 * num_slots)
     context = features.max_context or (local.max_context if local else None) or UNKNOWN_CONTEXT
@@ -130,7 +129,7 @@ def openai(
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """What a local folder says of the model: its tokenizer, its shape and its own context, as far as they are there."""
+    """What a local folder says of the model: tokenizer, shape and context, as far as they are there."""
 
     text: Text
     shape: ModelShape | None
@@ -169,7 +168,7 @@ def _engine(
 
 
 def _urls(given: str) -> tuple[str, ...]:
-    """The servers of a comma list; raises ConfigError for what is no address, or carries a secret into the records."""
+    """The servers of a comma list; raises ConfigError for an invalid address, or one that contains a secret."""
     urls = tuple(url.strip().rstrip("/") for url in given.split(",") if url.strip())
     for url in urls:
         parts = urlsplit(url)

@@ -1,10 +1,10 @@
-"""What an endpoint can do, found out once before the run by a handful of short requests.
+"""What an endpoint can do, found out once before the run by a few short requests.
 
-Nothing is believed that was not seen: servers accept unknown fields in silence and ignore them. Token ids count as
-honoured when ids come back and the server's count of the prompt equals ours; a continued message when the prompt grows
-by just what had been said; stop strings when the answer tells that one was met. What is refused is asked for once more
-in other ways. Cost: 9 tokens per start with ids, at most some 50 otherwise, `ENOUGH` for a model that may not be cut
-while it thinks; charged to nobody and not part of `counters()`.
+Only observed behaviour counts, since servers silently accept and ignore unknown fields. Token ids are honoured if ids
+come back and the server's count of the prompt equals ours; continued messages if the prompt grows by exactly what had
+been said; stop strings if the answer reports that one was met. A refused request is tried once more in other forms.
+Cost: 9 tokens per start with ids, at most some 50 otherwise, `ENOUGH` for a model that must not be cut while it thinks;
+not charged and not part of `counters()`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Unreachable(ConfigError):
 
 
 def served_model(client: SyncClient, url: str, model: str | None) -> Features:
-    """What the server lists of `model` (None: its only one): its name there, its context, and where it came from.
+    """What the server lists for `model` (None: its only one): its name there, its context, and its origin.
 
     Raises:
         ConfigError: nothing answers there (Unreachable), the model is not served, or several are and none was named.
@@ -92,7 +92,7 @@ _PER_TOKEN = ("prompt", "completion")
 
 
 def _prices(listed: object) -> Prices | None:
-    """The prices of a model's card; None for a form that is not known, and for what is no price."""
+    """The prices of a model's card; None for an unknown form or an invalid price."""
     if not isinstance(listed, Mapping):
         return None
     for names, factor in ((_PER_MILLION, 1.0), (_PER_TOKEN, 1e6)):
@@ -111,13 +111,13 @@ def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str,
         return {}
     try:
         version = client.get(f"{url.removesuffix('/v1')}/version").get("version")
-    except (ConfigError, EngineError):  # what a server does not tell is absent
+    except (ConfigError, EngineError):  # what a server does not report is absent
         return {}
     return {VLLM_VERSION: str(version)} if version else {}
 
 
 def _of_llama(client: SyncClient, url: str, features: Features) -> Features:
-    """With what llama.cpp's own server tells beside its API; an older one, or a proxy before it, tells less.
+    """Add what llama.cpp's own server reports outside its API; an older one, or a proxy before it, reports less.
 
     Raises:
         ConfigError: the address is that of the server and not of its API, where completions have another form.
@@ -165,13 +165,13 @@ def probe(client: SyncClient, features: Features, text: Text | None) -> Features
 
 
 def _most_said(failures: Sequence[str]) -> str:
-    """What a server that refuses everything refuses most often."""
+    """The most frequent reason of a server that refuses everything."""
     return max(dict.fromkeys(failures), key=failures.count)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One answer and the features under which it was asked for."""
+    """One answer and the features that it was requested with."""
 
     chunks: Sequence[Chunk]
     features: Features
@@ -257,7 +257,7 @@ def _first_accepted(
 
 
 def _counted(client: SyncClient, seen: _Seen, fields: Mapping[str, Any], sampling: Sampling) -> _Seen:
-    """What was seen, or where a server counts only what does not stream (llama-cpp-python's), a whole answer."""
+    """The answer, or a whole one from a server that counts tokens only without streaming (llama-cpp-python's)."""
     if seen.settled.usage or not seen.features.streams:
         return seen
     settings = replace(sampling, max_tokens=seen.num_tokens)
@@ -290,7 +290,7 @@ def _probe_ids(client: SyncClient, features: Features, text: Text, failures: lis
 
 
 def _holds_grammars(client: SyncClient, features: Features, fields: Mapping[str, Any]) -> bool:
-    """Whether an answer follows a grammar in llguidance's form of Lark, which nothing would make it say by itself."""
+    """Whether an answer follows a grammar in llguidance's form of Lark, with a text that no model says by itself."""
     answer = _ask(client, features, {**fields, "structured_outputs": {"grammar": _GRAMMAR}})
     return answer is not None and answer.text.strip().startswith(_HELD)
 
@@ -301,7 +301,7 @@ def _scores(client: SyncClient, model: str, prompt: Sequence[int]) -> bool:
         prompt_logprobs(client.post("/completions", scoring_body(model, prompt)), prompt, 1)
     except Busy:
         raise
-    except (EngineError, ValueError):  # what is refused or left out is a feature it has not
+    except (EngineError, ValueError):  # what is refused or left out is a missing feature
         return False
     return True
 
@@ -366,7 +366,7 @@ def _opens(client: SyncClient, seen: _Seen, question: list[dict[str, str]], stat
 
 
 def _heeds_efforts(client: SyncClient, seen: _Seen, question: list[dict[str, str]]) -> bool:
-    """Whether a model that thinks by itself goes on thinking when the template is told not to, but not by an effort."""
+    """Whether a model that thinks by default ignores the template's switch but heeds a reasoning effort."""
 
     def thinks(features: Features) -> bool:
         answer = _ask(client, features, {"messages": question} | switch_fields(features, "closed"))
@@ -404,12 +404,12 @@ def _ask(
         return _Seen(client.stream(path, shared_fields(sampling, _seed(features), features) | dict(fields)), features)
     except Busy:
         raise
-    except EngineError:  # what is refused is a feature it has not
+    except EngineError:  # what is refused is a missing feature
         return None
 
 
 def _tells_stops(client: SyncClient, features: Features, fields: Mapping[str, Any]) -> bool:
-    """Ask for the same greedy text with its own first sign as stop string: does the answer tell that it was met?"""
+    """Ask for the same greedy text with its first character as stop string: does the answer report the stop?"""
     free = _ask(client, features, fields)
     sign = "" if free is None else free.text.strip()[:1]
     if not sign:

@@ -1,4 +1,4 @@
-"""Refusals of a server as errors of ours: whether waiting may help, whose fault it is, and what the server said.
+"""A server's refusals as our errors: whether waiting may help, whose fault it is, and what the server said.
 
 A refusal that may pass becomes a `Transient`, every other one an error that names the server and repeats its words. The
 key is taken out of every message, also when a server repeats it.
@@ -49,7 +49,7 @@ class ContextShared(EngineError):
 
 
 class CutShort(EngineError):
-    """The length was spent before the answer began, or ended."""
+    """The tokens were spent before the answer began or ended."""
 
 
 @dataclass(frozen=True, slots=True)

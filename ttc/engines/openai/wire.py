@@ -1,4 +1,4 @@
-"""What is asked for one draw, and what comes back: its fields, the end of a stream, readers of tokens and of text.
+"""Request and reply of one draw: fields, the end of a stream, readers of tokens and of text.
 
 A draw with a seed is one request, one choice, our own seed: servers number the seeds of several choices one after the
 other, so that draws of neighbouring seeds would coincide. Draws without seeds are the choices of one request (`n`), in
@@ -7,8 +7,8 @@ continued draw does not replay the numbers of its beginning. Sampling parameters
 gaps with the model's own defaults (a top_k of 20, a repetition penalty).
 
 A stream that ends without a finish reason, or with one that says the server gave up, is a transient failure and never a
-completion. Finish reasons are read in any case. Those that end no answer (a content filter, a tool call) and unknown
-ones are kept as `abort`, with the server's word as the stop reason: not finished, so they can win no vote. Missing
+completion. Finish reasons are read in upper or lower case. Those that end no answer (a content filter, a tool call) and
+unknown ones become `abort`, with the server's word as the stop reason: not finished, so they cannot win a vote. Missing
 choices, null contents and chunks that only carry usage are all legal; contents may be lists of parts, as Mistral's are.
 """
 

@@ -1,15 +1,15 @@
 """Engines in Ray actors: the same engine on several processes or machines, one driver that holds problems and records.
 
-Moritz et al. 2018, "Ray". Every actor loads the engine `inner` with the same model, and whatever options that engine
-has (`engine.tensor_parallel_size=2`); weights are put into Ray's object store once and read by all. A problem has a
-home, where its prefixes are cached; it moves when its home is full and another is not. Where a draw runs cannot change
-it. An actor that is lost, with its process or its machine, costs what was in flight there: those draws run again
-elsewhere, and another actor is started in its place.
+Moritz et al. 2018, "Ray". Every actor loads the engine `inner` with the same model and that engine's own options
+(`engine.tensor_parallel_size=2`); weights are put into Ray's object store once and read by all. A problem has a home,
+where its prefixes are cached; it moves when its home is full and another is not. The place of a draw does not affect
+it. A lost actor, with its process or machine, costs what was in flight there: those draws run again elsewhere, and
+another actor is started in its place.
 
 With RAY_ADDRESS set the actors run on that cluster, spread over its nodes, which need this package and the model folder
 at the same paths; else on this machine. Cost: a Ray runtime (some seconds and hundreds of MB), weights and caches once
-per actor. Left out: streaming, aborting in the actor when a caller is cancelled (the draw ends there, and is charged),
-and what a lost actor had decoded, which nobody can count.
+per actor. Left out: streaming, aborting in the actor when a caller is cancelled (the draw runs to its end there, and is
+charged), and what a lost actor had decoded, which is unknown.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _own(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _supply(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the inner engine is given where it has a place for it."""
+    """What the inner engine is given if it has a parameter for it."""
     return {"model": model or None, **{name: given[name] for name in _SUPPLIED}}
 
 
@@ -233,9 +233,9 @@ class RayEngine(TokenEngine):
             await asyncio.to_thread(self._ray.shutdown)
 
     def _place(self, key: str) -> int:
-        """The home of a problem, or the actor with the least to do where it has none, or it is full and the other not.
+        """The home of a problem, or the least busy actor if it has none, or its home is full and the other is not.
 
-        Actors that are being replaced are asked only where there is no other: they wait until they are there.
+        Actors that are being replaced are used only if there is no other; requests then wait for them.
         """
         if not self._actors:
             raise EngineError("the engine is closed")
@@ -271,7 +271,7 @@ class RayEngine(TokenEngine):
         raise EngineError(f"{last}; it was the {_MAX_LOSSES}th with this request")
 
     async def _replace(self, number: int, lost: Any) -> None:
-        """Put another actor, with the latest weights, where one was lost."""
+        """Replace a lost actor by another one with the latest weights."""
         try:
             self._ray.kill(lost)
             self.num_lost += 1

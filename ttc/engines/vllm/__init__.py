@@ -1,4 +1,4 @@
-"""The vLLM engine's parts: what is between `ttc.core.Engine` and vLLM.
+"""The parts of the vLLM engine, between `ttc.core.Engine` and vLLM.
 
 In the order of reading:
 

@@ -1,11 +1,11 @@
-"""vLLM's servers, apart from this process: draws spread over them, new weights pushed to each, every draw proven.
+"""vLLM servers outside this process: draws are spread over them, new weights pushed to each, every draw checked.
 
 One OpenAI-compatible engine of token ids for each server (`ttc.engines.openai`); a problem's draws stay on one server,
 which has their prefix in its cache, and move when it fails. New weights are written once, as a file that the servers
 can read, and taken in by the way that an engine in this process goes, too (`ttc.engines.vllm.weights`, called through
 vLLM's own route for its workers); then the prefix cache is emptied and the server told the push's name as its
-`weight_version`. A server that is started again has its first weights and no such name. So after every draw it is asked
-for the name: one that was killed and came back takes part only when it has taken the newest push.
+`weight_version`. A restarted server has its first weights and no such name. So it is asked for the name after every
+draw: one that was killed and came back takes part only after it has taken the newest push.
 
 Cost: a file of the weights per push; a short request per draw; log-probabilities are computed by every server, since
 they are what proves a push. Left out: weights through NCCL or shared memory of GPUs (vLLM's `/update_weights`), which
@@ -164,7 +164,7 @@ class VllmServers:
             self._live -= 1
 
     async def _prove(self, url: str) -> None:
-        """Raise Transient, and ask `url` no more until the next push, unless it holds that of the newest."""
+        """Raise Transient, and leave out `url` until the next push, unless it holds the newest one."""
         if not self._version:
             return
         answer = await self._engines[url].beside(url, "/weight_info")
@@ -245,7 +245,7 @@ class VllmServers:
 
 
 def _passing(exc: EngineError | Transient) -> Exception:
-    """What may pass on another server, as Transient; the others as they are."""
+    """Errors that may pass on another server, as Transient; others unchanged."""
     if isinstance(exc, EngineBusy | EngineTimeout) or type(exc) is EngineError:
         return Transient(EngineError(str(exc)))
     return exc

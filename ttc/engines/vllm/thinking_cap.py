@@ -1,4 +1,4 @@
-"""Is vLLM's own thinking budget (`thinking_token_budget`) exact for this model? A test on request, not a default.
+"""Tests on request whether vLLM's own thinking budget (`thinking_token_budget`) is exact for this model.
 
 The toolkit holds budgets by continuation, exact on token ids on every engine. vLLM's own cap saves one request per cut,
 and can be used where the hand-over is the bare marker: in vLLM 0.32, whenever the forced text is more, a thought that

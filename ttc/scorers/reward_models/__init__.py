@@ -1,1 +1,1 @@
-"""The parts that read reward models: layouts and readers of families, incremental scoring, servers, batching."""
+"""Parts for reading reward models: layouts and readers of families, incremental scoring, servers, batching."""

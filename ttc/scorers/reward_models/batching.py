@@ -1,7 +1,7 @@
-"""One worker thread that is handed everything that waits: what arrives while one batch runs makes the next.
+"""One worker thread that gets everything waiting: what arrives while one batch runs makes the next.
 
-What all scorers that compute in this process share. Results and errors return to the event loop they came from; every
-wake-up of it costs as much as several results, so those that are there together go back together (`finish_all`).
+Shared by all scorers that compute in this process. Results and errors return to the event loop they came from; a
+wake-up costs as much as several results, so results that are ready together return together (`finish_all`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Scorers whose keys and values live elsewhere (a server, vLLM, transformers): only scores are remembered here.
+"""Scorers whose keys and values are elsewhere (a server, vLLM, transformers): only scores are remembered here.
 
 A path is laid out as ids and the positions of its scores (`layouts`); scores that an ancestor had are not asked for
-again, so a step of a search asks for its own score only. How many tokens that costs is the backend's to say,
-also beforehand, for a token budget: an upper bound as long as its prefix cache forgets nothing of what was read.
+again, so a step of a search asks only for its own score. The backend says how many tokens that costs, also in advance
+for a token budget: an upper bound as long as its prefix cache forgets nothing that was read.
 
 Behind vLLM stands a prefix cache of whole blocks (`Blocks`). vLLM finds the longest run of whole blocks that it has
 seen, and always computes at least the last token, so the cost of a request is known from the paths that were sent
-before it. Left out: what other clients have put there.
+before it. Left out: what other clients have put into the cache.
 """
 
 from __future__ import annotations

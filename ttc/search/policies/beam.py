@@ -20,7 +20,7 @@ class Beam(Policy):
     beam_width: int
 
     def allocate(self, scores: Sequence[float], width: int) -> list[int]:
-        """Keep ceil(width / m) nodes, so that a width that m does not divide is still used in full."""
+        """Keep ceil(width / m) nodes, so that a width not divisible by m is still used in full."""
         return keep_top(scores, width, -(-width // self.beam_width))
 
 

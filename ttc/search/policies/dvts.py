@@ -1,7 +1,7 @@
-"""DVTS, diverse verifier tree search: n/m independent subtrees, each keeps its one best node and grows m children.
+"""DVTS, diverse verifier tree search: n/m independent subtrees, each of which grows m children of its best node.
 
 Beeching, Tunstall, Rush 2024, "Scaling test-time compute with open models". Independence keeps diversity at large n and
-removes every barrier between subtrees; weak at small n.
+needs no synchronisation between subtrees; weak at small n.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Dvts(Policy):
         return (self.beam_width,) * whole + ((rest,) if rest else ())
 
     def allocate(self, scores: Sequence[float], width: int) -> list[int]:
-        """All children to the best node of the subtree."""
+        """Give all children to the best node of the subtree."""
         return keep_top(scores, width, 1)
 
 

@@ -4,8 +4,8 @@ After Giannone et al. 2025, "Mitigating Premature Exploitation in Particle-based
 (arXiv 2510.05825): reward models are over-confident early, and a particle filter that believes them keeps copies of one
 path. Here copies are drawn in proportion to weight ** b, where b <= 1 is the largest power at which the entropy of the
 shares is at least `floor` of its maximum; the floor falls linearly to 0 over `horizon` steps (the paper: by the
-effective size). What tempering took from or gave to a path, its weight keeps: weights stay unbiased (see `particle`).
-Left out: the look-ahead of the paper, which costs further tokens.
+effective size). The weights compensate for the tempering, so they stay unbiased (see `particle`). Left out: the
+look-ahead of the paper, which costs further tokens.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Entropic(Particle):
     horizon: int = field(kw_only=True)
 
     def resample(self, log_weights: Sequence[float], width: int, depth: int, dice: Dice) -> Resampled:
-        """Copy by tempered weights and keep the rest of the weight on the copies."""
+        """Copy by tempered weights; the copies keep the remaining part of the weight."""
         num = len(log_weights)
         if self.keeps(log_weights, width):
             return Resampled((1,) * num, tuple(log_weights))

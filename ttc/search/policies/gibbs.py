@@ -2,12 +2,11 @@
 
 Andrieu, Doucet, Holenstein 2010, "Particle Markov Chain Monte Carlo Methods"; on language models Puri et al. 2025
 (arXiv 2502.01618). A round is the filter of `particle` with multinomial resampling after every step, in which the kept
-path has a place of its own that resampling cannot take from it; afterwards one path of all is kept, by weight. So the
-kept paths are a Markov chain that leaves the distribution which the scorer weighs invariant, with any number of
-particles, where a single filter is biased by its few. n paths are shared out evenly over the rounds, which are fewer
-where n is small, as a round beside the kept path needs one of its own; the kept one is not drawn again. Rounds run one
-after another. A path's population weight is the sum of its shares over the rounds. Left out: ancestor sampling,
-triggers.
+path has a reserved place; afterwards one of all paths is kept, by weight. So the kept paths form a Markov chain that
+leaves the scorer-weighted distribution invariant with any number of particles, while a single filter with few particles
+is biased. n paths are spread evenly over the rounds; there are fewer rounds if n is small, since each needs a new path
+beside the kept one, which is not drawn again. Rounds run one after another. A path's population weight is the sum of
+its shares over the rounds. Left out: ancestor sampling, triggers.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Way: TypeAlias = tuple[Node, ...]
 
 @dataclass(frozen=True, slots=True)
 class Walker:
-    """A path on its way, and its log weight; `kept` is the one that the round before has chosen."""
+    """A growing path and its log weight; `kept` marks the one chosen by the previous round."""
 
     way: Way
     log_weight: float = 0.0
@@ -110,7 +109,7 @@ class Gibbs:
             draw = numbers.get(prompt.path, 0)
             numbers[prompt.path] = draw + 1
             branches.append(Branch(prompt, range(draw, draw + 1), sampled))
-        work = (grow(session, branch, growth) for branch in branches)  # one by one: none is left over by a failure
+        work = (grow(session, branch, growth) for branch in branches)  # lazily: a failure leaves none unawaited
         grown = iter([await one for one in work] if session.rationed else await gather(work))
         families = [[kept[depth]] if walker.kept else next(grown) for walker in live]
         return [
@@ -124,7 +123,7 @@ class Gibbs:
         ]
 
     def _resample(self, session: Session, live: Sequence[Walker], number: int, depth: int) -> list[Walker]:
-        """Draw a parent for every place but the kept path's; all share the weight that they had together."""
+        """Draw a parent for every place but the kept path's; all get an equal part of the total weight."""
         weights = [walker.log_weight for walker in live]
         shares, each = normalise(weights), log_sum(weights) - math.log(len(live))
         return [

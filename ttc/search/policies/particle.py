@@ -1,13 +1,13 @@
-"""Particle filter: n paths live side by side; between steps they are copied and dropped by chance, by their weights.
+"""Particle filter: n parallel paths; between steps they are randomly copied or dropped in proportion to their weights.
 
 Puri et al. 2025, "A Probabilistic Inference Approach to Inference-Time Scaling of LLMs using Particle-Based Monte Carlo
 Methods" (arXiv 2502.01618). Each new step multiplies the weight of its path by score ** (1 / temperature): the scorer
-is the likelihood that the path is right so far. Sampling in place of maximising keeps what a noisy scorer ranks low.
-With `weight=odds` the factor is score / (1 - score), as in the paper's code: it trusts the scorer more.
-Paths are resampled when their effective number falls below `ess` times their number, and then share the weight that
-they had together; a finished path keeps its weight and is never weighted again. So weights stay unbiased at any time:
-`select=population` votes by them. Scores are probabilities; one at or below 0, or without a verdict, is weight 0; when
-no weight is left, all paths go on alike. Left out: the look-back of particle Gibbs, which is the policy `gibbs`.
+is the likelihood that the path is right so far. Sampling instead of maximising keeps some paths that a noisy scorer
+ranks low. With `weight=odds` the factor is score / (1 - score), as in the paper's code: it trusts the scorer more.
+Paths are resampled when their effective number falls below `ess` times their number, and then each gets an equal part
+of the total weight; a finished path keeps its weight. So weights stay unbiased at any time: `select=population` votes
+by them. Scores are probabilities; one at or below 0, or without a verdict, is weight 0; when no weight is left, all
+paths continue equally. Left out: the look-back of particle Gibbs, which is the policy `gibbs`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Particle(Resampler):
         return log_weight(score, self.weight) / self.temperature
 
     def keeps(self, log_weights: Sequence[float], width: int) -> bool:
-        """Whether enough paths count to go on with each of them once."""
+        """Whether the effective number of paths is large enough to keep each of them once."""
         num = len(log_weights)
         return effective_size(log_weights) >= self.ess * num * (1 - 1e-9) and num == width
 
     def resample(self, log_weights: Sequence[float], width: int, depth: int, dice: Dice) -> Resampled:
-        """Copy in proportion to the weights; or leave all as they are while enough of them count."""
+        """Copy in proportion to the weights, or keep all while enough of them count."""
         num = len(log_weights)
         if self.keeps(log_weights, width):
             return Resampled((1,) * num, tuple(log_weights))
@@ -75,7 +75,7 @@ def log_weight(score: float, weight: Weight) -> float:
 
 
 def check(ess: float, temperature: float) -> None:
-    """Refuse what is no share or no temperature."""
+    """Refuse an `ess` outside [0, 1] and a temperature that is not positive."""
     if not 0 <= ess <= 1:
         raise ConfigError(f"ess must be in [0, 1], got {ess}")
     if not (math.isfinite(temperature) and temperature > 0):

@@ -1,12 +1,12 @@
 """PUCT: Monte Carlo tree search whose rollouts stay in the tree and whose values come from the scorer.
 
 Rosin 2011 (PUCT); as in AlphaZero (Silver et al. 2017), with the scorer in place of a value network. One simulation
-walks down from the root: at a node with fewer than `beam_width` children a new one competes with those that are there,
-valued like the node itself; the child with the highest mean value + c * prior * sqrt(visits of the node) / (1 + visits)
-is taken, with equal priors. Where it leaves the tree it grows one path to the end, step by step, all scored, and the
-leaf's score is averaged into its ancestors, whose own scores count as one leaf each. A leaf without a verdict counts as
-the lowest score so far, whatever the scale; a place without one has no say. n simulations give n leaves. Cost: n
-completions less the shared prefixes; the simulations of one problem run one after another, so it is the slowest
+walks down from the root: at a node with fewer than `beam_width` children a new one, valued like the node itself,
+competes with the existing ones; the child with the highest mean value + c * prior * sqrt(visits of the node) / (1 +
+visits) is taken, with equal priors. Where it leaves the tree it grows one path to the end, step by step, all scored,
+and the leaf's score is averaged into its ancestors, whose own scores count as one leaf each. A leaf without a verdict
+counts as the lowest score so far, on any scale; an inner node without one does not count. n simulations give n leaves.
+Cost: n completions less the shared prefixes; the simulations of one problem run one after another, so it is the slowest
 policy. A branch whose leaves are all closed is not visited again. Left out: virtual loss (parallel simulations),
 learned priors.
 """
@@ -76,7 +76,7 @@ class Puct:
         return sorted(leaves, key=lambda node: node.prompt.path)
 
     def _descend(self, top: _Place) -> list[_Place]:
-        """Return the way to the place that gets a new child."""
+        """Return the path to the node that gets a new child."""
         way = [top]
         while True:
             here = way[-1]
@@ -93,7 +93,7 @@ class Puct:
         return mean + self.c / self.beam_width * math.sqrt(max(parent.visits, 1)) / (1 + visits)
 
     async def _roll_out(self, session: Session, way: list[_Place], growth: Growth) -> Node | None:
-        """Grow one path from the end of `way`, adding its places to it; None when the budget is spent."""
+        """Grow one path from the end of `way`, adding its nodes to it; None when the budget is spent."""
         while True:
             here = way[-1]
             number = here.first + len(here.children)
@@ -115,7 +115,7 @@ def puct(*, beam_width: int = 4, c: float = 0.25) -> Searcher:
 
     Args:
         beam_width: most children of a node.
-        c: weight of what was visited little, in units of the score.
+        c: weight of exploration, in units of the score.
     """
     if beam_width < 1:
         raise ConfigError(f"beam_width must be >= 1, got {beam_width}")

@@ -2,8 +2,8 @@
 
 Wu et al. 2024, "Inference Scaling Laws" (arXiv 2408.00724). Whole numbers by largest remainder: they sum to the width
 exactly, never decrease with the score, and are less than one away from the share (the reference code rounds up in turn,
-which over-allocates). `temperature` near 0 gives all to the best, a large one shares equally. Keeps more paths apart
-than a beam does; needs scores that mean something before the end. Ties: the earlier path.
+which over-allocates). `temperature` near 0 gives all to the best, a large one shares equally. Keeps more distinct paths
+than a beam does; needs scores that are meaningful before the end. Ties: the earlier path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The contract of verifiers: the card that each declares, and the one way in which all read targets and answers.
+"""The contract of verifiers: the card that each declares, and the common reading of targets and answers.
 
 A card says what a verifier takes, how it decides, and what it gets wrong; its `name` and `version` stand on it. The
 version names everything that may change a verdict (code, libraries, settings), so a verdict can be traced, remembered
