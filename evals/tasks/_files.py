@@ -377,14 +377,14 @@ def _toml_items(spec: _Spec) -> Iterator[Item]:
 def _with_options(spec: _Spec, columns: Columns, rows: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
     """The rows with their options as lines with letters, and as target the letter of the right one with its text."""
     ours: list[NumberedRow] = []
-    given = list(rows)
-    for row, where, number in given:
+    sources = list(rows)
+    for row, where, number in sources:
         own = {**row, "question": _filled(spec.prompt, {**row, "choices": " "}, where)}  # decides how they are shuffled
         _put_answer(own, row, columns, where)
         _put_options(own, row, columns, where)
         ours.append((own, where, number))
     lettered, _ = _with_letters(ours, columns)
-    for (row, where, number), (chosen, _, _) in zip(given, lettered, strict=True):
+    for (row, where, number), (chosen, _, _) in zip(sources, lettered, strict=True):
         options = _options(chosen, where)
         target = _chosen(_target(chosen, where), options, chosen, where)
         yield {**row, "choices": "\n".join(_lines(options)), str(spec.target): target}, where, number
@@ -583,11 +583,11 @@ def _with_letters(ours: Sequence[NumberedRow], columns: Columns) -> tuple[Sequen
 
 
 def _in_our_names(row: Mapping[str, Any], columns: Columns, where: str) -> dict[str, Any]:
-    used = columns.heads
+    heads = columns.heads
     own = {
         name: value
         for name, value in row.items()
-        if name not in used and (value is not None or name in _ANSWERS or name not in READ)
+        if name not in heads and (value is not None or name in _ANSWERS or name not in READ)
     }
     for alias, (name, doubles) in _ALIASES.items():
         if alias in own and not any(own.get(double) is not None for double in doubles):
@@ -601,9 +601,9 @@ def _in_our_names(row: Mapping[str, Any], columns: Columns, where: str) -> dict[
         own = {name: value for name, value in own.items() if name not in _ASKED}
         parts = [_value(row, column, where) for column in _listed(columns.question)]
         own["question"] = parts[0] if len(parts) == 1 else "\n\n".join(str(part).strip() for part in parts)
-    asked = next((name for name in QUESTIONS if isinstance(own.get(name), list)), None)
-    if asked is not None and "messages" not in own:
-        own["messages"] = own.pop(asked)
+    turns = next((name for name in QUESTIONS if isinstance(own.get(name), list)), None)
+    if turns is not None and "messages" not in own:
+        own["messages"] = own.pop(turns)
     _put_answer(own, row, columns, where)
     _put_options(own, row, columns, where)
     if columns.question is None:
@@ -650,12 +650,12 @@ def _put_options(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, 
         names = _listed(columns.choices)
         own["choices"] = _value(row, names[0], where) if len(names) == 1 else [_value(row, n, where) for n in names]
     name = next((option for option in OPTIONS if option in own), "")
-    given = own.get(name)
-    if isinstance(given, Mapping):
-        texts = next((given[key] for key in ("text", "choices") if isinstance(given.get(key), list)), None)
-        marks = next((given[key] for key in ("label", "labels") if isinstance(given.get(key), list)), None)
+    options = own.get(name)
+    if isinstance(options, Mapping):
+        texts = next((options[key] for key in ("text", "choices") if isinstance(options.get(key), list)), None)
+        marks = next((options[key] for key in ("label", "labels") if isinstance(options.get(key), list)), None)
         if texts is None:
-            texts, marks = list(given.values()), list(given)
+            texts, marks = list(options.values()), list(options)
         own[name] = texts
         if marks is not None and len(marks) == len(texts):
             _put_labelled(own, name, marks, where)
@@ -795,14 +795,14 @@ def _settings(data: Mapping[str, Any]) -> str:
 
 def _refuse_unshown(own: Mapping[str, Any], where: str) -> None:
     """Refuse a question beside the text that it is about, which would not be shown."""
-    asked = next((name for name in QUESTIONS if isinstance(own.get(name), str)), None)
-    if asked is None:
+    column = next((name for name in QUESTIONS if isinstance(own.get(name), str)), None)
+    if column is None:
         return
     for name, value in own.items():
-        if name.lower() in _CONTEXT and isinstance(value, str) and value.strip() and value.strip() not in own[asked]:
+        if name.lower() in _CONTEXT and isinstance(value, str) and value.strip() and value.strip() not in own[column]:
             raise RecordError(
-                f"{where}: {name}: a text that the question may be about: --set task.question={name},{asked} shows it, "
-                f"--set task.question={asked} leaves it out"
+                f"{where}: {name}: the question may be about this text: --set task.question={name},{column} shows it, "
+                f"--set task.question={column} leaves it out"
             )
 
 

@@ -197,8 +197,8 @@ class _Attempt:
         tokens = usage.tokens - (usage.scored if plan.tells_prompt else 0)
         if plan.counts_prompt:
             return tokens + min(usage.prompt, plan.num_prompt)
-        asked = min(usage.attempts, plan.sequences)
-        return tokens + (usage.prompt or plan.num_prompt * asked // plan.sequences)
+        requests = min(usage.attempts, plan.sequences)
+        return tokens + (usage.prompt or plan.num_prompt * requests // plan.sequences)
 
 
 class ActiveRequest:

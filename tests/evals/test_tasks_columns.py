@@ -77,7 +77,7 @@ ADVICE = [
     ({"question": "1+1?", "answer": None, "answer_number": 2}, "answer: expected a non-empty string or a number"),
     (TRIVIA, "answer: expected a non-empty string or a number"),
     ({"question": "Who?", "answer": ["Goethe", "J. W. Goethe"]}, "answer: expected a non-empty string or a number"),
-    (SQUAD, "context: a text that the question may be about"),
+    (SQUAD, "context: the question may be about this text"),
     ({"problem": "1+1?", "messages": TURN, "answer": "2"}, "problem: problem and messages are both there"),
     ({**MMLU, "answer": 2}, "answer: the 1 answer may count the options from 0 or from 1"),
     ({"question": "Which?", "mc1_targets": {"choices": WORDS, "labels": [1, 0, 0, 0]}}, "answer: there is none"),

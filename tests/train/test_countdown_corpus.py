@@ -125,7 +125,7 @@ def test_what_is_learnt_goes_through_the_template_of_the_model_that_learns(tmp_p
         whole = tokenizer.decode([*example.prompt_ids, *example.token_ids])
         prompt = f"<|im_start|>user\n{example.key}<|im_end|>\n<|im_start|>assistant\n<think>\n"
         assert whole.startswith(prompt)
-        assert re.fullmatch(r"\n(.+\n)+</think>\n[\d+\-*/()]+<\|im_end\|>", whole.removeprefix(prompt))
+        assert re.fullmatch(r"(.+\n)+</think>\n[\d+\-*/()]+<\|im_end\|>", whole.removeprefix(prompt))
         assert len(example.prompt_ids) + len(example.token_ids) <= corpus.max_length
 
 

@@ -603,7 +603,7 @@ def _phrase_ends(text: str, start: int) -> list[int]:
     ends: list[int] = []
     for words, pattern in ((_PHRASE_WORDS, _PHRASE), (_FOREIGN_WORDS, _FOREIGN)):
         if any(word in lowered for word in words):
-            said = (
+            matches = (
                 match
                 for match in pattern.finditer(text, start)
                 if not _supposed(text, start, match.start())
@@ -612,7 +612,7 @@ def _phrase_ends(text: str, start: int) -> list[int]:
                     and _IN_THAT_CASE.search(text, max(start, match.start() - 100), match.start())
                 )
             )
-            ends.extend(deque((match.end() for match in said), maxlen=MAX_PHRASES))
+            ends.extend(deque((match.end() for match in matches), maxlen=MAX_PHRASES))
     return sorted(ends)
 
 

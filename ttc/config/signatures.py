@@ -127,24 +127,27 @@ def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dic
     return {**schema.defaults, **schema.arguments(values)}
 
 
-def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> dict[str, Any]:
+def bind(
+    function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object], label: str = ""
+) -> dict[str, Any]:
     """Return the named values for `function`: `params` checked and parsed, with the values of `supply` that it takes.
 
     A string is parsed by the annotation. `supply` fills parameters that are not text, such as `scorer`; values that
-    `function` does not take are left out.
+    `function` does not take are left out. Messages call it by `label`, or else by its own name.
 
     Raises:
         ConfigError: an unknown option (with the nearest), a value that does not fit, or a required one missing;
             or what the function's own check refuses (`checked_by`), or its options class.
     """
-    schema, settings = _Schema.of(function), parsed(function, params, supply=supply)
-    names = schema.names_for(schema.choice(settings, function.__name__))
+    label = label or function.__name__
+    schema, settings = _Schema.of(function), parsed(function, params, supply=supply, label=label)
+    names = schema.names_for(schema.choice(settings, label))
     missing = [name for name in names if schema.options[name][1] is _REQUIRED and name not in settings]
     if missing:
         kinds = schema.kinds_beside(missing[0])
         tag = f" {_tag(variant(kinds, settings, ''))}" if len(kinds) > 1 else ""
         wants = type_text(schema.options[missing[0]][0])
-        raise ConfigError(f"{function.__name__}{tag} needs {missing[0]!r} ({wants}), which was not given")
+        raise ConfigError(f"{label}{tag} needs {missing[0]!r} ({wants}), which was not given")
     arguments = {**schema.defaults, **schema.arguments(settings)}
     if hasattr(function, _CHECK):
         _check(getattr(function, _CHECK), arguments)
@@ -152,10 +155,10 @@ def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: 
 
 
 def parsed(
-    function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]
+    function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object], label: str = ""
 ) -> dict[str, Any]:
     """Like `bind`, but required options may be missing, and only types are checked."""
-    schema, label = _Schema.of(function), function.__name__
+    schema, label = _Schema.of(function), label or function.__name__
     values = {name.replace("-", "_"): value for name, value in params.items()}
     choice = schema.choice(values, f"{label}: ")
     takes = {name: schema.options[name][0] for name in schema.names_for(choice) if name not in supply}

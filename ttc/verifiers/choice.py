@@ -75,8 +75,8 @@ class ChoiceVerifier(AnswerVerifier):
         words = read_answer(submission, "exact", self._allow_truncated)
         if isinstance(words, Verdict):
             return verdict
-        said = {text_key(value) for value in (words.final or "", *said_in(words.final or ""))}
-        if said.isdisjoint(map(text_key, goal.answers[1:])):
+        values = {text_key(value) for value in (words.final or "", *said_in(words.final or ""))}
+        if values.isdisjoint(map(text_key, goal.answers[1:])):
             return verdict
         return decided(True, words, "same")
 

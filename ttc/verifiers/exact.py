@@ -69,8 +69,8 @@ class ExactVerifier(AnswerVerifier):
         if final is None:
             return False
         values = [] if self._kind == "format" else [final, *said_in(final)]
-        said = {self._clean(word) for word in (final, *values, *map(verdict_of, values))}
-        return not said.isdisjoint(map(self._clean, answers))
+        forms = {self._clean(word) for word in (final, *values, *map(verdict_of, values))}
+        return not forms.isdisjoint(map(self._clean, answers))
 
     def check(self, goal: Target) -> None:
         """Each answer must come out of a text as it went in."""

@@ -407,8 +407,8 @@ def read_constants(gold: Term, answer: Term, question: str) -> Term:
         return _in_order(gold, answer)
     if not own or len(own) != len(other) or not all(map(_ARBITRARY.fullmatch, (*own, *other))):
         return answer
-    given = {letter for letter in (*own, *other) if re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", question)}
-    if given or not _DIFFERENTIAL.search(question):
+    letters = {letter for letter in (*own, *other) if re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", question)}
+    if letters or not _DIFFERENTIAL.search(question):
         return answer
     for letter, name in zip(other, own, strict=True):
         answer = renamed(answer, letter, name)
