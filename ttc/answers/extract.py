@@ -241,7 +241,7 @@ _UNSURE = re.compile(
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
-    rf"{_NO}|nearly|almost|just (?:under|over)|"
+    rf"{_NO}|nearly|almost|just under|over(?=[\s$(\\]*\Z)|"
     r"(?:menor|mayor|menos|más|maior|mais|minore|maggiore) (?:que|de|do que|di)|(?:kleiner|größer|weniger|mehr) als|"
     r"(?:plus|moins) de|меньше|больше|"
     r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
@@ -351,7 +351,7 @@ r"""What parts clauses: only the last one before a box can deny it, and "it is n
 _DENYING = re.compile(
     rf"(?:\b(?:not|never|{_NO}|cannot be|anything but|less than|fewer than|more than|"
     r"greater than|larger than|smaller than|at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
-    r"could be|may be|nearly|almost|just (?:under|over))|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
+    r"could be|may be|nearly|almost|just under|over)|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
     re.IGNORECASE,
 )
@@ -523,8 +523,8 @@ _PHRASE_WORDS = (
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
-    r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)"
-    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)|\s[—–]\s(?=[a-z])"
+    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )

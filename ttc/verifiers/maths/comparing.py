@@ -696,10 +696,6 @@ def _names_another(node: Term, other: Term) -> bool:
     return any(item.op == "named" and item.args[0].partition("_")[0] != node.args[0] for item in other.args)
 
 
-_BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
-"""What marks the largest or smallest value of a letter."""
-
-
 _PLACES = frozenset({"r", "vec:r", "(x,y)", "(x,y,z)"})
 """What the points of a line are called."""
 
@@ -714,7 +710,8 @@ def _same_name(first: str, second: str) -> bool:
     is_y = "y" in (head.rstrip("'"), other_head.rstrip("'")) and head.count("'") == other_head.count("'")
     if is_y and bool(argument) != bool(other_argument):
         return "y)" not in (argument, other_argument)
-    return head in (other_head, _BOUND.sub("", other_head)) or _BOUND.sub("", head) == other_head
+    whole = [name.partition("_")[0] for name in (head, other_head)]
+    return head == other_head or (whole[0] == whole[1] and whole[0] in (head, other_head))
 
 
 def _in_another_order(name: str) -> bool:
