@@ -484,7 +484,7 @@ _FOREIGN = re.compile(
 )
 """The phrases of other languages before an answer: `Respuesta final: `, `La réponse est `, `答えは`."""
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice|statement)"
+    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice|statement|one)"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
     r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))(?:\*|__|</?(?:b|strong|em|i)>)*"
     r"(?:,\s(?:therefore|then|thus|hence|finally|of\scourse|in\sfact),)?\s*"
@@ -517,7 +517,7 @@ _PHRASE = re.compile(
 _PHRASE_WORDS = (
     "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
     "maximum", "minimum", "highest", "lowest", "total", "sum", "value", "ans", "pick", "selection",
-    "statement", "output", "prints", "returns", "evaluates", "答", "结果", "选项", ":", "：",
+    "statement", " one ", "output", "prints", "returns", "evaluates", "答", "结果", "选项", ":", "：",
 )  # fmt: skip
 """A text without one of these has no phrase."""
 _AS_READ = str.maketrans("ſı", "si", "\u0307")

@@ -301,7 +301,8 @@ def weigh(
     """
     left = _plain(gold)
     right = _without_domain(left, _plain(answer))
-    names = [match["name"] for match in map(_STATISTIC.match, (gold, answer)) if match]
+    sides = (gold, answer) if "=" in gold and "=" in answer else ()
+    names = [match["name"] for match in map(_STATISTIC.match, sides) if match]
     if len({*names}) > 1:
         return False, "different"
     if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
