@@ -523,12 +523,12 @@ _CHOICE_RULES = (*_usual[:-1], _last_sentence, _explained, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
-_ONE_LINE = re.compile(r"\s*```[\w+.#-]{0,20}[ \t]*\n(?P<value>[^\n]{1,4096})\n```\s*")
-"""A text that is a block of one line, in any language."""
+_ONE_BLOCK = re.compile(r"\s*```[\w+.#-]{0,20}[ \t]*\n(?P<value>[^`]{1,4096})\n```\s*")
+"""A text that is one block, in any language."""
 
 
 def _only_line(text: str, start: int) -> Hit:
-    if fenced := _ONE_LINE.fullmatch(text, start):
+    if fenced := _ONE_BLOCK.fullmatch(text, start):
         return found(text, *fenced.span("value"), "bare")
     body = text[start:].strip()
     return found(text, start, len(text), "bare") if body and "\n" not in body else None
