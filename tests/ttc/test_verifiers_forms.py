@@ -672,3 +672,9 @@ def test_constants_of_a_solution_have_any_letter_and_order() -> None:
     wrong = [r"y=Ae^x+Ae^{-2x}", r"y=C_1e^{x}+C_2e^{2x}", r"y=e^x+e^{-2x}"]
     assert misjudged(gold, right, wrong, question) == {}
     assert misjudged("C = \\frac{A}{2\\pi}", [], ["C = \\frac{B}{2\\pi}"], "Solve for the circumference.") == {}
+
+
+def test_the_preposition_behind_a_number_is_no_inch() -> None:
+    assert extract("The answer is 5 in total.", "math").final == "5"
+    assert extract("The answer is that there are 5 in each box.", "math").final == "5"
+    assert extract("The answer is that it is 5 in.", "math").final == "5 in"

@@ -246,7 +246,7 @@ def _alone(clause: str, number: re.Match[str]) -> bool:
 
 def _unit_after(rest: str) -> int:
     """How long the percent sign, degree sign or known unit is that follows a number; 0 without one."""
-    match = re.match(r"\s?(?:%|\\%|°|(?P<word>[A-Za-z]{2,14})\b)", rest)
+    match = re.match(r"\s?(?:%|\\%|°|(?P<word>(?!in\s+\w)[A-Za-z]{2,14})\b)", rest)  # 5 in total are no inches
     unit = match and (match["word"] is None or match["word"] in UNITS or match["word"] == "percent")
     return match.end() if match and unit else 0
 
