@@ -678,3 +678,7 @@ def test_the_preposition_behind_a_number_is_no_inch() -> None:
     assert extract("The answer is 5 in total.", "math").final == "5"
     assert extract("The answer is that there are 5 in each box.", "math").final == "5"
     assert extract("The answer is that it is 5 in.", "math").final == "5 in"
+
+
+def test_a_distribution_is_no_point() -> None:
+    assert misjudged(r"\mathcal{N}(0, 1)", [r"\mathcal{N}(0,1)"], ["(0,1)", "]0,1[", r"\mathcal{N}(1,0)"]) == {}

@@ -270,7 +270,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("arrow", re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])"), r"\\to "),
     ("d", _LEIBNIZ, _primed),
     (r"\partial", _PARTIAL, _subscripted),
-    (r"\math", re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?([A-Z])(?![A-Za-z])\s?\}?"), r"\1"),
+    (r"\math", re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?([A-Z])(?![A-Za-z])\s?\}?(?!\s*\()"), r"\1"),
     ("{", re.compile(r"\{\s?([-+])\s?\}"), r"\1"),
     (
         "all",
