@@ -636,3 +636,49 @@ def test_farads_hertz_and_arabic_marks_are_read() -> None:
     assert misjudged(r"20^\circ F", ["20 F"], [r"20\text{ farads}"]) == {}
     assert misjudged(r"440\text{ Hz}", [r"440\ \mathrm{s^{-1}}"], [r"440\text{ s}", r"44\ \mathrm{s^{-1}}"]) == {}
     assert misjudged("2.5", ["٢٫٥"], ["٥٫٢", "٢٥"]) == {}
+
+
+def test_values_with_names_are_told_from_every_other_shape() -> None:
+    others = ["1011_2", "Tuesday", "2024-01-05", "7:05", r"\emptyset", "2:3", "[1,2]", r"x \ge 2", r"3 \bmod 7", "|x|"]
+    for gold in ("x=1, y=2", r"\lambda_1 = 2, \lambda_2 = 5"):
+        assert misjudged(gold, [gold], others) == {}
+        for other in others:
+            assert misjudged(other, [], [gold]) == {}
+
+
+def test_an_amount_is_held_to_the_unit_that_is_asked_for() -> None:
+    question = "After how many hours is the tank empty?"
+    wrong = [r"16\text{ minutes}", r"t = 16\text{ days}", r"1.6\text{ hours}"]
+    assert misjudged("16", ["16", r"16\text{ hours}", r"960\text{ minutes}", r"t = 16\text{ h}"], wrong, question) == {}
+
+
+def test_a_number_in_front_of_a_matrix_or_a_vector_goes_to_its_entries() -> None:
+    gold = r"\begin{pmatrix}\frac45&-\frac35\\-\frac15&\frac25\end{pmatrix}"
+    scaled = r"\begin{pmatrix}4&-3\\-1&2\end{pmatrix}"
+    right = [
+        rf"\frac15{scaled}",
+        rf"A^{{-1}}=\frac{{1}}{{5}}{scaled}",
+        r"-\frac15\begin{pmatrix}-4&3\\1&-2\end{pmatrix}",
+    ]
+    assert misjudged(gold, right, [scaled, rf"5{scaled}", r"\frac15\begin{pmatrix}2&-3\\-1&4\end{pmatrix}"]) == {}
+    right = [r"\frac15(3,4)", r"\frac{(3,4)}{5}", r"\frac{3\hat i+4\hat j}{5}"]
+    assert misjudged(r"\left(\frac35,\frac45\right)", right, ["(3,4)", r"\frac15(4,3)", r"\frac{1}{25}(3,4)"]) == {}
+
+
+def test_constants_of_a_solution_have_any_letter_and_order() -> None:
+    question = "Solve the differential equation $y''+y'-2y=0$."
+    gold = "y = C_1 e^{x} + C_2 e^{-2x}"
+    right = [r"y=Ae^x+Be^{-2x}", r"y=c_1e^{x}+c_2e^{-2x}", r"y = C_1 e^{-2x} + C_2 e^{x}"]
+    wrong = [r"y=Ae^x+Ae^{-2x}", r"y=C_1e^{x}+C_2e^{2x}", r"y=e^x+e^{-2x}"]
+    assert misjudged(gold, right, wrong, question) == {}
+    assert misjudged("C = \\frac{A}{2\\pi}", [], ["C = \\frac{B}{2\\pi}"], "Solve for the circumference.") == {}
+
+
+def test_the_preposition_behind_a_number_is_no_inch() -> None:
+    assert extract("The answer is 5 in total.", "math").final == "5"
+    assert extract("The answer is that there are 5 in each box.", "math").final == "5"
+    assert extract("The answer is that it is 5 in.", "math").final == "5 in"
+
+
+def test_a_distribution_is_no_point() -> None:
+    assert misjudged(r"\mathcal{N}(0, 1)", [r"\mathcal{N}(0,1)"], ["(0,1)", "]0,1[", r"\mathcal{N}(1,0)"]) == {}

@@ -241,7 +241,7 @@ _UNSURE = re.compile(
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
-    rf"{_NO}|nearly|almost|just (?:under|over)|"
+    rf"{_NO}|nearly|almost|just under|over(?=[\s$(\\]*\Z)|"
     r"(?:menor|mayor|menos|más|maior|mais|minore|maggiore) (?:que|de|do que|di)|(?:kleiner|größer|weniger|mehr) als|"
     r"(?:plus|moins) de|меньше|больше|"
     r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
@@ -351,7 +351,7 @@ r"""What parts clauses: only the last one before a box can deny it, and "it is n
 _DENYING = re.compile(
     rf"(?:\b(?:not|never|{_NO}|cannot be|anything but|less than|fewer than|more than|"
     r"greater than|larger than|smaller than|at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
-    r"could be|may be|nearly|almost|just (?:under|over))|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
+    r"could be|may be|nearly|almost|just under|over)|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
     re.IGNORECASE,
 )
@@ -484,7 +484,7 @@ _FOREIGN = re.compile(
 )
 """The phrases of other languages before an answer: `Respuesta final: `, `La réponse est `, `答えは`."""
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice|statement)"
+    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice|statement|one)"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
     r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))(?:\*|__|</?(?:b|strong|em|i)>)*"
     r"(?:,\s(?:therefore|then|thus|hence|finally|of\scourse|in\sfact),)?\s*"
@@ -517,14 +517,14 @@ _PHRASE = re.compile(
 _PHRASE_WORDS = (
     "answer", "result", "solution", "option", "choice", "final", "largest", "smallest", "greatest", "least",
     "maximum", "minimum", "highest", "lowest", "total", "sum", "value", "ans", "pick", "selection",
-    "statement", "output", "prints", "returns", "evaluates", "答", "结果", "选项", ":", "：",
+    "statement", " one ", "output", "prints", "returns", "evaluates", "答", "结果", "选项", ":", "：",
 )  # fmt: skip
 """A text without one of these has no phrase."""
 _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
-    r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)"
-    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)|\s[—–]\s(?=[a-z])"
+    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )

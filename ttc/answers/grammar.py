@@ -396,7 +396,8 @@ class _Grammar:
 
     def _runs_on(self) -> bool:
         """Whether a number runs on from what stands before it: after a number, or a letter without a space."""
-        return self.last.kind == "num" or (self.last.kind == "word" and not self.peek.spaced)
+        is_power = self.ahead(1).text == "^" and len(self.last.text) == 1  # n2^{n-1} is n times a power
+        return self.last.kind == "num" or (self.last.kind == "word" and not self.peek.spaced and not is_power)
 
     def starts_factor(self) -> bool:
         """Whether the next token can begin a factor without a sign before it."""

@@ -246,7 +246,7 @@ def _alone(clause: str, number: re.Match[str]) -> bool:
 
 def _unit_after(rest: str) -> int:
     """How long the percent sign, degree sign or known unit is that follows a number; 0 without one."""
-    match = re.match(r"\s?(?:%|\\%|°|(?P<word>[A-Za-z]{2,14})\b)", rest)
+    match = re.match(r"\s?(?:%|\\%|°|(?P<word>(?!in\s+\w)[A-Za-z]{2,14})\b)", rest)  # 5 in total are no inches
     unit = match and (match["word"] is None or match["word"] in UNITS or match["word"] == "percent")
     return match.end() if match and unit else 0
 
@@ -445,10 +445,15 @@ def _trim_choice(clause: str) -> tuple[int, int] | None:
 
 
 _WRONG = re.compile(
-    r"\b(?:is|are|was)(?: \w+)? (?:not|wrong|incorrect|false)\b|\b(?:isn|can|couldn|won)['’]t\b|\bcan ?not\b",
+    r"\b(?:is|are|was)(?: \w+)? (?:not|wrong|incorrect|false)\b|\b(?:isn|can|couldn|won)['’]t\b|\bcan ?not\b"
+    r"|\b(?:excluded|ruled out|eliminated|discarded)\b",
     re.IGNORECASE,
 )
 """Words that say of a choice that it is none: `is not`, `is clearly wrong`, `cannot`."""
+_DEFINED = re.compile(
+    r"[A-Z]\s+is\s+(?:an?|the)\s+(?!(?:only |most |single )?(?:correct|right|best|answer|option|choice|one)\b)"
+)
+"""A letter that stands for something: G is the constant of gravitation."""
 _REASON = re.compile(r",?\s+(?:because|since|as)\b", re.IGNORECASE)
 """What parts a choice from its reasons, which may say that others are wrong."""
 _INSTEAD = re.compile(
@@ -460,7 +465,7 @@ _INSTEAD = re.compile(
 def _bare_choice(text: str, start: int) -> Hit:
     body = text[start:].strip()
     letter, hedged = choice_letter(body)
-    if not letter or len(body) > 200 or (len(body) > 1 and not _ALONE.match(body + " ")):
+    if not letter or len(body) > 200 or (len(body) > 1 and not _ALONE.match(body + " ")) or _DEFINED.match(body):
         return None
     if hedged or taken_back(body) or _WRONG.search(_REASON.split(body, maxsplit=1)[0]):
         return Extraction(None, None, "bare", "hedge")
@@ -476,7 +481,7 @@ _CHOSEN = _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-Z])[\"'*)\]]{0,4}"
 _VERDICTS = tuple(
     re.compile(sentence + r"(?i:,?\s+(?:because|since|as|while|whereas)\b[^.!?\n]*)?[\s.!*]*\Z")
     for sentence in (
-        rf"{_START}{_SO}?(?i:only\s+)?{_CHOSEN}"
+        rf"{_START}{_SO}?(?i:only\s+|(?:we|I)\s+conclude\s+that\s+)?{_CHOSEN}"
         r"\s+(?:is\s+(?:the\s+)?(?:(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?|answer)|it\s+is)",
         rf"{_CLAUSE_START}[^.!?\n]*?(?i:\b(?:leaves?|leaving)(?:\s+(?:us\s+with|only|just))?\s+){_CHOSEN}",
         rf"{_CLAUSE_START}{_SO}?(?i:(?:(?:I|we)(?:\s+would|\s+will|['’](?:d|ll|m)|\s+am)?\s+|let['’]s\s+)?"
@@ -518,12 +523,12 @@ _CHOICE_RULES = (*_usual[:-1], _last_sentence, _explained, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
-_ONE_LINE = re.compile(r"\s*```[\w+.#-]{0,20}[ \t]*\n(?P<value>[^\n]{1,4096})\n```\s*")
-"""A text that is a block of one line, in any language."""
+_ONE_BLOCK = re.compile(r"\s*```[\w+.#-]{0,20}[ \t]*\n(?P<value>[^`]{1,4096})\n```\s*")
+"""A text that is one block, in any language."""
 
 
 def _only_line(text: str, start: int) -> Hit:
-    if fenced := _ONE_LINE.fullmatch(text, start):
+    if fenced := _ONE_BLOCK.fullmatch(text, start):
         return found(text, *fenced.span("value"), "bare")
     body = text[start:].strip()
     return found(text, start, len(text), "bare") if body and "\n" not in body else None

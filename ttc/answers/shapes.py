@@ -35,11 +35,13 @@ from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY
 from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num
 from ttc.answers.tokens import MAX_CHARS
 
-_REALS = frozenset(
-    {"all real numbers", "all reals", "the real numbers", "the reals", "the set of real numbers"}
-    | {f"{the}set of all real{numbers}" for the in ("", "the ") for numbers in ("s", " numbers")}
-)
-"""Words for the set of the real numbers."""
+_NUMBERS = {
+    "real numbers": "R", "reals": "R", "integers": "Z", "rational numbers": "Q", "natural numbers": "N",
+    "complex numbers": "C",
+}  # fmt: skip
+_ALL_NUMBERS = re.compile(rf"(?:the )?(?:set of )?(?:all |the )?(?:the )?(?P<kind>{'|'.join(_NUMBERS)})")
+"""Words for a set of numbers: all integers, the set of real numbers."""
+_NEGATIVE_INFINITY = frozenset({"negative infinity", "minus infinity"})
 _SAME_WORDS = {
     "dne": "does not exist", "the limit does not exist": "does not exist", "it does not exist": "does not exist",
     "not defined": "undefined", "is undefined": "undefined", "is not defined": "undefined",
@@ -84,7 +86,10 @@ def _words(node: Term) -> Term:
         return Term("text", (same,))
     if words in HALVES_AT_TWELVE:
         return Term("time", (12, 0, HALVES_AT_TWELVE[words]))
-    return _scalar(Term("sym", ("set:R",))) if words in _REALS else node
+    if words in _NEGATIVE_INFINITY:
+        return _scalar(Term("neg", (_INFINITE,)))
+    numbers = _ALL_NUMBERS.fullmatch(words)
+    return _scalar(Term("sym", (f"set:{_NUMBERS[numbers['kind']]}",))) if numbers else node
 
 
 def _scalar(node: Term) -> Term:
@@ -279,6 +284,10 @@ def _conditions(shapes: tuple[Term, ...]) -> Term | None:
         return Term("named", (names.pop(), _reals_without(holes)))
     bodies = [item.args[1] if item.op == "named" else item for item in shapes]
     bodies = [body for body in bodies if body != _ALL] or bodies[:1]
+    points = [point for body in bodies for point in _holes(body)]
+    rest = [body for body in bodies if not _holes(body)]
+    if points and len(rest) == 1 and (pierced := _pierced(rest[0], points)):
+        return Term("named", (names.pop(), pierced))
     if len(bodies) == 2 and all(item.op == "named" for item in shapes) and (rays := _two_rays(*bodies)):
         return Term("named", (names.pop(), rays))
     return Term("named", (names.pop(), bodies[0])) if len(bodies) == 1 < len(shapes) else None
@@ -328,6 +337,30 @@ def _reals_without(points: Sequence[Term]) -> Term:
     return Term("union", tuple(Term("tuple", pair) for pair in pairwise(ends)))
 
 
+def _pierced(body: Term, points: Sequence[Term]) -> Term | None:
+    """An interval without some points inside it or at its ends; None for any other body."""
+    whole = _ends(body) if body.op in ("interval", "tuple") else None
+    sizes = sorted((size, point) for point in dict.fromkeys(points) if (size := _size(point)) is not None)
+    if whole is None or len(sizes) < len({*points}) or any(not whole.low <= size <= whole.high for size, _ in sizes):
+        return None
+    low, high = whole.node.args[:2]
+    left, right, pieces = whole.left, whole.right, list[Term]()
+    for size, point in sizes:
+        if size == whole.low:
+            left = False
+        elif size == whole.high:
+            right = False
+        else:
+            pieces.append(_between_ends(low, point, left, False))
+            low, left = point, False
+    pieces.append(_between_ends(low, high, left, right))
+    return pieces[0] if len(pieces) == 1 else Term("union", tuple(pieces))
+
+
+def _between_ends(low: Term, high: Term, left: bool, right: bool) -> Term:
+    return Term("interval", (low, high, left, right)) if left or right else Term("tuple", (low, high))
+
+
 def _holes(union: Term) -> tuple[Term, ...]:
     """The points that open intervals leave out of the reals; nothing for any other shape."""
     parts = union.args if union.op == "union" else ()
@@ -342,7 +375,10 @@ def _without(node: Term) -> Term:
     """The reals without points or without an interval as a union; any other difference of sets as it is."""
     whole, rest = map(shape, node.args)
     if whole != _ALL:
-        return Term("without", (whole, rest))
+        pierced = (
+            _pierced(whole, rest.args) if rest.op == "set" and all(item.op == "scalar" for item in rest.args) else None
+        )
+        return pierced or Term("without", (whole, rest))
     if rest.op == "set" and all(item.op == "scalar" for item in rest.args):
         return _reals_without(rest.args)
     if rest.op not in ("tuple", "interval") or (rest.op == "tuple" and len(rest.args) != 2):
@@ -436,8 +472,7 @@ class _Ends:
         low, high = self.node.args[:2]
         if low == high:
             return Term("set", (low,))
-        closed = self.left or self.right
-        return Term("interval", (low, high, self.left, self.right)) if closed else Term("tuple", (low, high))
+        return _between_ends(low, high, self.left, self.right)
 
 
 def _ends(part: Term) -> _Ends | None:

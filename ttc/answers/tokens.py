@@ -270,7 +270,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("arrow", re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])"), r"\\to "),
     ("d", _LEIBNIZ, _primed),
     (r"\partial", _PARTIAL, _subscripted),
-    (r"\math", re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?([A-Z])(?![A-Za-z])\s?\}?"), r"\1"),
+    (r"\math", re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?([A-Z])(?![A-Za-z])\s?\}?(?!\s*\()"), r"\1"),
     ("{", re.compile(r"\{\s?([-+])\s?\}"), r"\1"),
     (
         "all",
@@ -448,7 +448,7 @@ _OVER_INTEGERS = re.compile(
 _FOR_ALL = re.compile(
     r"(?P<function>[A-Za-z]\s?\((?P<letter>[a-z])\)\s?=.*?)(?<![\s,])[\s,]*+"
     r"(?:\\forall|(?:\\text\s?\{[\s,]*)?for (?:all|every|any|each)(?: (?:real|positive|integers?|numbers?))*\s*\}?)\s*"
-    r"(?P=letter)\s*(?:(?:>|\\ge)\s*0|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?)?[\s.]*"
+    r"(?P=letter)\s*(?:(?:>|\\ge)\s*0|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?)?[\s.]*(?=\Z|[,;]|\\text|and\b|or\b)"
 )
 """A function with its domain behind it, which the question gives: f(x) = 1/x for all x > 0."""
 _BOUNDS = re.compile(r"[<>]|\\(?:le|ge|in|ne)(?![A-Za-z])")
@@ -461,8 +461,8 @@ def _without_frame(text: str) -> str:
         text = _listed(system[2]) or text
     if _UNKNOWN.search(text):
         text = _behind_working(text)
-    if "=" in text and "for" in text and (everywhere := _FOR_ALL.fullmatch(text)):
-        text = everywhere["function"]
+    if "=" in text and "for" in text:
+        text = _FOR_ALL.sub(r"\g<function>", text)
     text = _FOR_INTEGERS.sub(r", \g<letter> \\in \\mathbb{Z}", text) if "integer" in text else text
     over = _OVER_INTEGERS.search(text) if text.rstrip(". ").endswith(("Z", "Z}", "Z})", "integer}")) else None
     if over is None or _BOUNDS.search(text, 0, over.start()):

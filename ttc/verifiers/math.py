@@ -255,6 +255,13 @@ _LABELLED = re.compile(
     r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*)?\(\s*(?P<letter>[A-E])\s*\)(?P<value>.*)", re.DOTALL
 )
 """The letter of a choice in brackets, and the value that may stand behind it: (B) 12."""
+_LETTER = re.compile(r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*)?(?P<letter>[A-E])(?P<value>[\s.}]*)")
+"""Such a letter without brackets, and nothing else."""
+_STATISTIC = re.compile(
+    r"[\s$]*(?:\\(?:text|textrm|mathrm|operatorname|mathbb)\s*\{\s*|\\)?"
+    r"(?P<name>rank|nullity|dim|deg|Var|Cov|SD|E|pOH|pH)\s*\}?(?![A-Za-z_])[^=]{0,60}?(?:=|\\approx)"
+)
+"""What is said of a matrix, a chance or a solution, which is not told from a number later: Var(X) = 3."""
 _NO_VALUE = re.compile(r"\A\s*,|\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
 """What makes of a letter and what is behind it more, or less, than one choice."""
 
@@ -294,14 +301,19 @@ def weigh(
     """
     left = _plain(gold)
     right = _without_domain(left, _plain(answer))
+    sides = (gold, answer) if "=" in gold and "=" in answer else ()
+    names = [match["name"] for match in map(_STATISTIC.match, sides) if match]
+    if len({*names}) > 1:
+        return False, "different"
     if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
         return True, "spelled"
-    if (letter := _LABELLED.fullmatch(gold)) and not letter["value"].strip(" }"):
-        chosen = _LABELLED.fullmatch(answer)
-        if chosen and chosen["letter"] != letter["letter"]:
-            return False, "different"
-        if chosen and not _NO_VALUE.search(chosen["value"]):
-            return True, "letter"
+    if letter := _LABELLED.fullmatch(gold):
+        chosen, is_bare = _LABELLED.fullmatch(answer) or _LETTER.fullmatch(answer), not letter["value"].strip(" }")
+        if chosen and (is_bare or not chosen["value"].strip(" }")):
+            if chosen["letter"] != letter["letter"]:
+                return False, "different"
+            if not _NO_VALUE.search(chosen["value"]):
+                return True, "letter"
     first, second = _shape(left), _shape(right)
     if first is None:
         return None, ""

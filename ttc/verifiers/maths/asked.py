@@ -142,7 +142,10 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
         if body.op not in allowed:
             return "form"
     golds, answers = list(scalars(gold)), list(scalars(answer))
-    if gold.op == "quantity" and gold.args[1].startswith("degree") and all(map(_turn, answers)):
+    amounts = gold.args if gold.op in ("set", "tuple") else (gold,)
+    if all(item.op == "quantity" and item.args[1].startswith("degree") for item in amounts) and all(
+        map(_turn, answers)
+    ):
         return ""
     if form != "expression" and _unevaluated(golds, [_written_out(node, question) for node in answers]):
         return "unevaluated"

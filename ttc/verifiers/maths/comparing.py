@@ -431,7 +431,7 @@ def _terms(node: Term) -> tuple[Term, ...]:
 def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
     """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 in a `question` on a remainder by 7."""
     body = answer.args[1] if answer.op == "named" else answer
-    if "residue" in (gold.op, body.op) or (gold.op == "named" and gold.args[1].op == "residue"):
+    if any(map(_has_residue, (gold, answer))):
         gold, answer = _progression(gold), _progression(answer)
         body = answer.args[1] if answer.op == "named" else answer
     if gold.op == "residue" and body.op == "scalar":
@@ -444,18 +444,32 @@ def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
 
 
 def _progression(node: Term) -> Term:
-    """Numbers n = 6k + 1 as the residue class that they are; all else as it is."""
-    if node.op != "named" or node.args[1].op != "scalar":
+    """Numbers n = 6k + 1, or several such, as the residue classes that they are; all else as it is."""
+    if node.op != "named":
         return node
-    inner = node.args[1].args[0]
+    body = node.args[1]
+    classes = tuple(map(_residue_class, body.args if body.op == "set" else (body,)))
+    return Term("named", (node.args[0], Term("set", classes) if body.op == "set" else classes[0]))
+
+
+def _has_residue(node: Term) -> bool:
+    """Whether a shape is a residue class, or several, perhaps under a name."""
+    body = node.args[1] if node.op == "named" else node
+    return body.op == "residue" or (body.op == "set" and any(item.op == "residue" for item in body.args))
+
+
+def _residue_class(node: Term) -> Term:
+    """The numbers 6k + 1 as a residue class; all else as it is."""
+    if node.op != "scalar":
+        return node
+    inner = node.args[0]
     letter = next(iter(inner.symbols()), "")
     from ttc.answers.normal import line  # seldom needed
 
     slope, start = line(inner, letter) if letter in _INTEGERS and len(inner.symbols()) == 1 else (None, None)
     if slope is None or start is None or slope.denominator != 1 or start.denominator != 1 or abs(slope) < 2:
         return node
-    parts = Term("scalar", (num(start % abs(slope)),)), Term("scalar", (num(abs(slope)),))
-    return Term("named", (node.args[0], Term("residue", parts)))
+    return Term("residue", (Term("scalar", (num(start % abs(slope)),)), Term("scalar", (num(abs(slope)),))))
 
 
 def _has_modulus(question: str, modulus: Term) -> bool:
@@ -696,10 +710,6 @@ def _names_another(node: Term, other: Term) -> bool:
     return any(item.op == "named" and item.args[0].partition("_")[0] != node.args[0] for item in other.args)
 
 
-_BOUND = re.compile(r"_(?:max|min)(?:imum)?\Z")
-"""What marks the largest or smallest value of a letter."""
-
-
 _PLACES = frozenset({"r", "vec:r", "(x,y)", "(x,y,z)"})
 """What the points of a line are called."""
 
@@ -714,7 +724,8 @@ def _same_name(first: str, second: str) -> bool:
     is_y = "y" in (head.rstrip("'"), other_head.rstrip("'")) and head.count("'") == other_head.count("'")
     if is_y and bool(argument) != bool(other_argument):
         return "y)" not in (argument, other_argument)
-    return head in (other_head, _BOUND.sub("", other_head)) or _BOUND.sub("", head) == other_head
+    whole = [name.partition("_")[0] for name in (head, other_head)]
+    return head == other_head or (whole[0] == whole[1] and whole[0] in (head, other_head))
 
 
 def _in_another_order(name: str) -> bool:
