@@ -297,8 +297,8 @@ class _JoinedRecords(Sequence[Record]):
 
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         places = [(part, at) for part in self._parts for at in range(len(part))]
-        chosen = places[index]
-        return chosen[0][chosen[1]] if isinstance(chosen, tuple) else [part[at] for part, at in chosen]
+        place = places[index]
+        return place[0][place[1]] if isinstance(place, tuple) else [part[at] for part, at in place]
 
 
 def over_seeds(runs: Sequence[SummarisedRun]) -> SummarisedRun:

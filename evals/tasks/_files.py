@@ -140,21 +140,32 @@ def jsonl(
     file = Path(path).expanduser()
     rows = list(rows_of(file, needs=(_ASKED, _ANSWERS) if columns == Columns() else ()))
     _refuse_unnamed(rows, columns, file)
-    task_rows, note = read_rows(rows, columns, kind)
-    is_told = kind is not None or any("kind" in row for row, _, _ in task_rows)
-    looks = "math" if is_told else kind_of_rows([row for row, _, _ in task_rows])
-    items = list(items_of(task_rows, kind or looks, file.name.split(".")[0]))
-    _refuse_twice(items, file)
-    kinds = {item.problem.kind for item in items}
-    common = next(iter(kinds), "math")
-    notes = [_note([row for row, _, _ in task_rows], common, is_told=is_told), note if common == "choice" else ""]
+    return rows_task(file.name, rows, columns, kind, {"path": str(path)}, file.name.split(".")[0])
+
+
+def rows_task(
+    name: str,
+    rows: Sequence[NumberedRow],
+    columns: Columns,
+    kind: str | None,
+    place: Mapping[str, Json],
+    stem: str,
+) -> Task:
+    """The task of these rows, which came from `place`; `stem` begins the ids of those that have none."""
+    ours, note = read_rows(rows, columns, kind)
+    is_told = kind is not None or any("kind" in row for row, _, _ in ours)
+    looks = "math" if is_told else kind_of_rows([row for row, _, _ in ours])
+    items = list(items_of(ours, kind or looks, stem))
+    _refuse_twice(items, name)
+    common = items[0].problem.kind if items else "math"
+    notes = [_note([row for row, _, _ in ours], common, is_told=is_told), note if common == "choice" else ""]
     named = {field.name: getattr(columns, field.name) for field in fields(columns)}
     return Task(
-        name=file.name,
+        name=name,
         kind=common,
         load=lambda limit, seed: sample(items, limit),
         sampling=Sampling(max_tokens=1024),
-        params={"path": str(path), **{name: value for name, value in named.items() if value is not None}},
+        params={**place, **{name: value for name, value in named.items() if value is not None}},
         note="; ".join(filter(None, notes)),
     )
 
@@ -200,7 +211,7 @@ def _is_of_words(gold: str) -> bool:
     return False
 
 
-def _refuse_twice(items: Sequence[Item], file: Path) -> None:
+def _refuse_twice(items: Sequence[Item], file: object) -> None:
     """Refuse two problems of one id, also where a limit would leave one out."""
     numbers: dict[str, int] = {}
     for number, item in enumerate(items, start=1):
@@ -377,16 +388,16 @@ def _toml_items(spec: _Spec) -> Iterator[Item]:
 def _with_options(spec: _Spec, columns: Columns, rows: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
     """The rows with their options as lines with letters, and as target the letter of the right one with its text."""
     ours: list[NumberedRow] = []
-    given = list(rows)
-    for row, where, number in given:
+    whole = list(rows)
+    for row, where, number in whole:
         own = {**row, "question": _filled(spec.prompt, {**row, "choices": " "}, where)}  # decides how they are shuffled
         _put_answer(own, row, columns, where)
         _put_options(own, row, columns, where)
         ours.append((own, where, number))
-    lettered, _ = _with_letters(ours, columns)
-    for (row, where, number), (chosen, _, _) in zip(given, lettered, strict=True):
-        options = _options(chosen, where)
-        target = _chosen(_target(chosen, where), options, chosen, where)
+    letters, _ = _with_letters(ours, columns)
+    for (row, where, number), (choice, _, _) in zip(whole, letters, strict=True):
+        options = _options(choice, where)
+        target = _chosen(_target(choice, where), options, choice, where)
         yield {**row, "choices": "\n".join(_lines(options)), str(spec.target): target}, where, number
 
 
@@ -575,19 +586,19 @@ def _with_letters(ours: Sequence[NumberedRow], columns: Columns) -> tuple[Sequen
     first = columns.first if columns.first is not None else _counted_from(ours)
     if first is None:
         return ours, ""
-    lettered: list[NumberedRow] = [
+    letters: list[NumberedRow] = [
         ({**row, "answer": _at_number(row, first, where)}, where, number) for row, where, number in ours
     ]
     other = "" if columns.first is not None else f" (from {1 - first}: --set task.first={1 - first})"
-    return lettered, f"the answers count the options from {first}{other}"
+    return letters, f"the answers count the options from {first}{other}"
 
 
 def _in_our_names(row: Mapping[str, Any], columns: Columns, where: str) -> dict[str, Any]:
-    used = columns.heads
+    heads = columns.heads
     own = {
         name: value
         for name, value in row.items()
-        if name not in used and (value is not None or name in _ANSWERS or name not in READ)
+        if name not in heads and (value is not None or name in _ANSWERS or name not in READ)
     }
     for alias, (name, doubles) in _ALIASES.items():
         if alias in own and not any(own.get(double) is not None for double in doubles):
@@ -650,12 +661,12 @@ def _put_options(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, 
         names = _listed(columns.choices)
         own["choices"] = _value(row, names[0], where) if len(names) == 1 else [_value(row, n, where) for n in names]
     name = next((option for option in OPTIONS if option in own), "")
-    given = own.get(name)
-    if isinstance(given, Mapping):
-        texts = next((given[key] for key in ("text", "choices") if isinstance(given.get(key), list)), None)
-        marks = next((given[key] for key in ("label", "labels") if isinstance(given.get(key), list)), None)
+    table = own.get(name)
+    if isinstance(table, Mapping):
+        texts = next((table[key] for key in ("text", "choices") if isinstance(table.get(key), list)), None)
+        marks = next((table[key] for key in ("label", "labels") if isinstance(table.get(key), list)), None)
         if texts is None:
-            texts, marks = list(given.values()), list(given)
+            texts, marks = list(table.values()), list(table)
         own[name] = texts
         if marks is not None and len(marks) == len(texts):
             _put_labelled(own, name, marks, where)
@@ -906,12 +917,13 @@ def _refuse_published(data: Mapping[str, Any], where: str) -> None:
     """Refuse a row that lacks a field, or has one twice, where a task by name reads such rows."""
     if all(sum(name in data for name in names) == 1 for names in (_ASKED, _ANSWERS)):
         return
-    names, file = {name.lower() for name in data}, shlex.quote(where.rpartition(", ")[0] or "FILE")
+    names, file = {name.lower() for name in data}, Path(where.rpartition(", ")[0])
+    option = f" --data {shlex.quote(str(file))}" if file.is_file() else ""
     for task, columns in _PUBLISHED.items():
         if columns <= names:
             raise RecordError(
                 f"{where}: {', '.join(sorted(columns))}: these are columns of a published dataset, which is no task "
-                f"of questions and answers: --task {task} --data {file} reads it"
+                f"of questions and answers: --task {task}{option} reads it"
             )
 
 

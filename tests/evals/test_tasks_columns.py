@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from evals.tasks import load_task
-from tests.evals.local_data import write_lines
+from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
 
@@ -214,6 +214,35 @@ def test_a_saved_folder_of_several_splits_is_told_with_the_folders_of_each(tmp_p
     with pytest.raises(ConfigError, match=r"several splits; name the folder of one: .*/arc/train, .*/arc/test"):
         load_task(str(tmp_path / "arc"))()
     assert len(load_task(str(tmp_path / "arc" / "test"))().items(None, 0)) == 1
+
+
+def test_a_data_set_of_the_hub_is_read_like_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    write_hub_copy(tmp_path / "allenai" / "ai2_arc", [{**ARC, "id": "m1"}, {**ARC, "id": "m2"}], config="ARC-Easy")
+    task = load_task("hub:allenai/ai2_arc")(data=str(tmp_path), config="ARC-Easy")
+    items = task.items(None, 0)
+    assert [(item.problem.id, item.target) for item in items] == [
+        (name, {"answer": "B", "alternatives": ["green"]}) for name in ("m1", "m2")
+    ]
+    assert task.params == {"dataset": "allenai/ai2_arc", "config": "ARC-Easy", "split": "test"}
+    write_hub_copy(tmp_path / "Rowan" / "hellaswag", [HELLASWAG], split="validation")
+    settings = [
+        "task.split=validation",
+        "task.question=ctx",
+        "task.answer=label",
+        "task.choices=endings",
+        "task.first=0",
+    ]
+    words = ["eval", "--task", "hub:Rowan/hellaswag", "--data", str(tmp_path), "--engine", "simulated"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    assert main([*words, "--strategy", "direct", "--baseline", "none", "--out", str(tmp_path / "run")]) == 0
+    assert "Rowan/hellaswag, 1 problem" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"there is no task 'cais/mmlu'; a data set of the hub is hub:cais/mmlu"):
+        load_task("cais/mmlu")
 
 
 PUBLISHED: list[tuple[str, dict[str, Any]]] = [
