@@ -547,9 +547,9 @@ _CONTEXT = ("passage", "context", "article", "body", "story", "paragraph")
 _USUAL: Mapping[str, tuple[str, ...]] = {
     "question": (*QUESTIONS, "messages", "conversations", "query", "input", "instruction", "goal", "ctx", "sentence"),
     "answer": (
-        *_ANSWERS, "answer_key", "answer_idx", "correct_answer", "correct", "label", "gold", "cop", "final_answer",
-        "answer_number", "answers", "answers_spans", "ground_truth", "reward_model", "mc1_targets", "expected",
-        "reference", "output", "solution",
+        *_ANSWERS, "answer_key", "answer_idx", "correct_answer", "correct_option", "correct", "label", "gold", "cop",
+        "expected_answer", "gold_answer", "final_answer", "answer_number", "answers", "answers_spans", "ground_truth",
+        "reward_model", "mc1_targets", "expected", "reference", "output", "solution",
     ),
     "choices": (*OPTIONS, "endings", "mc1_targets"),
 }  # fmt: skip
@@ -635,7 +635,9 @@ def _put_answer(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, w
         texts = value if isinstance(value, list) else [value]
         golds = list(dict.fromkeys(str(as_text(text)).strip() for text in texts if text is not None))
         if not all(golds) or not golds:
-            raise RecordError(f"{where}: {columns.answers}: expected one right answer or more, got {value!r}")
+            raise RecordError(
+                f"{where}: {columns.answers}: expected one right answer or more, got {value!r}; leave such rows out"
+            )
         del own["answer"]
         own["target"] = {"answer": golds[0], "alternatives": golds[1:]} if golds[1:] else golds[0]
     elif isinstance(value, list) and len(value) == 1:
@@ -785,6 +787,9 @@ def _setting(field: str, row: Mapping[str, Any], fallback: str = "") -> str:
         path, value = f"{column}.{inner}", value[inner]
     if field == "answer" and isinstance(value, list) and len(value) > 1:
         option = "answers"
+    about = next((name for name, text in row.items() if name.lower() in _CONTEXT and isinstance(text, str)), None)
+    if field == "question" and about is not None:
+        path = f"{about},{column}"
     setting = f"task.{option}={path}"
     return f"--set {shlex.quote(setting)}"
 
@@ -993,7 +998,8 @@ def _options(data: Mapping[str, Any], where: str) -> list[str]:
     listed = data[name] if name else [data[letter] for letter in letters]
     options = [as_text(option) for option in listed] if isinstance(listed, list) else []
     if not 2 <= len(options) <= len(LETTERS) or not all(isinstance(text, str) and text.strip() for text in options):
-        raise RecordError(f"{where}: {name or 'A'}: expected a list of 2 to {len(LETTERS)} texts, got {listed!r}")
+        hint = "; lists need JSON lines or parquet" if isinstance(listed, str) and listed.lstrip()[:1] in "[{" else ""
+        raise RecordError(f"{where}: {name or 'A'}: expected a list of 2 to {len(LETTERS)} texts, got {listed!r}{hint}")
     return options
 
 

@@ -83,6 +83,7 @@ ADVICE = [
     ({"question": "Which?", "mc1_targets": {"choices": WORDS, "labels": [1, 0, 0, 0]}}, "answer: there is none"),
     ({"query": "Which?", "choices": WORDS, "gold": [1]}, "problem: there is none"),
     ({"input": "1+1 is", "target": "2"}, "problem: there is none"),
+    ({"context": "Rain.", "query": "Wet?", "options": WORDS, "correct_option": 1}, "problem: there is none"),
 ]
 
 
@@ -101,7 +102,8 @@ def test_what_the_error_advises_reads_the_rows(tmp_path: Path, row: dict[str, An
             for pair in advice[::-1]:  # of two ways the first
                 name, _, column = pair.rstrip(",;").partition("=")
                 settings[name] = column
-    assert task.items(None, 0)
+    (item,) = task.items(None, 0)
+    assert str(row.get("context", "")) in item.problem.messages[-1].content
 
 
 def test_numbers_count_options_from_where_the_file_shows_and_are_asked_for_where_it_does_not(tmp_path: Path) -> None:
@@ -214,6 +216,12 @@ def test_a_saved_folder_of_several_splits_is_told_with_the_folders_of_each(tmp_p
     with pytest.raises(ConfigError, match=r"several splits; name the folder of one: .*/arc/train, .*/arc/test"):
         load_task(str(tmp_path / "arc"))()
     assert len(load_task(str(tmp_path / "arc" / "test"))().items(None, 0)) == 1
+
+
+def test_a_list_in_a_cell_is_refused_with_the_files_that_hold_lists(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("question,choices,answer\nWhich?,\"['red' 'green']\",0\n")
+    with pytest.raises(RecordError, match=r"row 1: choices: expected a list .*; lists need JSON lines or parquet"):
+        load_task(str(tmp_path / "rows.csv"))()
 
 
 def test_a_data_set_of_the_hub_is_read_like_a_file(
