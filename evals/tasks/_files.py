@@ -870,7 +870,7 @@ def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the answer kind that these rows look like: as they say, else by their answers.
 
     Single letters, and rows that all have options, are a choice; numbers, formulas and what cannot be told are math;
-    words, dates and codes are exact.
+    words, dates and codes are exact, and so is all where most are words.
     """
     listed = list(rows)
     golds: list[str] = []
@@ -882,7 +882,9 @@ def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
         return "choice"
     if golds and all(_LETTER.fullmatch(gold.strip()) for gold in golds):
         return "choice"
-    return "math" if not golds or any(map(_mathematical, golds)) else "exact"
+    num_words = sum(bool(_WORD.search(gold)) and not _mathematical(gold) for gold in golds)
+    is_exact = golds and (2 * num_words > len(golds) or not any(map(_mathematical, golds)))
+    return "exact" if is_exact else "math"
 
 
 def _gold(row: Mapping[str, Any]) -> str:

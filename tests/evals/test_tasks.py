@@ -519,6 +519,15 @@ def test_a_kind_of_answers_that_there_is_not_is_refused_when_the_task_is_made() 
     assert own_task("structured", VerifierSpec("exact")).check.verifier == "exact"
 
 
+def test_a_quiz_of_words_is_judged_by_spelling_though_some_answers_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "quiz.csv"
+    path.write_text("question,answer\nWho?,Johann Sebastian Bach\nWhich war?,World War II\nWhen?,1945\n")
+    task = load_task(str(path))()
+    assert task.kind == "exact" and "the answers are of kind exact" in task.note
+    path.write_text("question,answer\nHow many?,12\nWhen?,1945\nWho?,Bach\n")
+    assert load_task(str(path))().kind == "math"
+
+
 def test_words_among_numbers_are_told_to_be_read_as_mathematics_and_with_what_they_are_not(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("question,answer\nWhich city?,New York City\nWhich flight?,Apollo 11\n")
