@@ -51,7 +51,11 @@ def run(args: argparse.Namespace) -> int:
     from evals.report.runs import by_seed, read_runs
 
     if not args.per_seed:
-        pairs = [over_seeds(group) for group in by_seeds(pairs)]
+        pairs = [
+            row
+            for group in by_seeds(pairs)  # where one was interrupted, its problems would count for more
+            for row in ([over_seeds(group)] if len({entry["problems"] for entry, _ in group}) == 1 else group)
+        ]
     summaries, records = [entry for entry, _ in pairs], [rows for _, rows in pairs]
     page = write_report(out, summaries, records, partial(print, file=sys.stderr))
     print(render_table(summaries))
