@@ -81,7 +81,8 @@ def read_run(folder: Path) -> Run:
     if config is None:
         inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
         if inner:
-            raise ConfigError(f"{folder} holds several runs; name one of them: {', '.join(map(str, inner))}")
+            what = "holds several runs; name one of them" if inner[1:] else "is not a run itself; name the one in it"
+            raise ConfigError(f"{folder} {what}: {', '.join(map(str, inner))}")
         raise ConfigError(
             f"{folder} is not a run: {f'it has no {CONFIG}' if folder.is_dir() else 'there is no folder'}"
         )
