@@ -57,6 +57,7 @@ import difflib
 import math
 import re
 import shlex
+import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -191,7 +192,7 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
         some = f"{len(words)} of {len(rows)} have words in them, such as {words[0][:40]!r}"
         other = "as words: --set task.kind=exact; from another column: --set task.answer=COLUMN"
         notes.append(f"the answers are read as mathematics, but {some} ({other})")
-    read = {*_KNOWN, *((*OPTIONS, *LETTERS) if kind == "choice" else ())}
+    read = {*_KNOWN, *((*OPTIONS, *COLUMN_LETTERS) if kind == "choice" else ())}
     others = list(dict.fromkeys(name for row in rows for name in row if name not in read))
     if others:
         notes.append(f"never shown to the model: {', '.join(others)}")
@@ -537,10 +538,12 @@ _SOLUTION_END = "####"
 _BOX = re.compile(r"\\f?boxed\b")
 OPTIONS = ("choices", "options")
 """What the column of a choice's options may be called, where they do not stand in columns A, B, C, ..."""
-LETTERS = "ABCDEFGHIJKLMNOP"
+LETTERS = string.ascii_uppercase
+COLUMN_LETTERS = LETTERS[:10]
+"""What columns of options are called: one called N may hold numbers."""
 _ALIASES = {"question_stem": ("question", _ASKED), "answerKey": ("answer", _ANSWERS)}
 """Names of published datasets for what we call so, and the fields that each would double."""
-READ = frozenset({*_KNOWN, *OPTIONS, *LETTERS, *_ALIASES})
+READ = frozenset({*_KNOWN, *OPTIONS, *COLUMN_LETTERS, *_ALIASES})
 """Every column that is read."""
 _CONTEXT = ("passage", "context", "article", "body", "story", "paragraph")
 """Columns of a text that the question is about."""
@@ -557,6 +560,8 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
 _INSIDE = ("text", "spans", "aliases", "ground_truth", "value", "answer")
 """Where the answers stand in a column that is a table."""
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
+_ALONE = re.compile(rf"[{COLUMN_LETTERS}]|\([A-Z]\)")
+"""What is a letter of a choice though no options are told apart: M may be an answer of its own."""
 _WORD = re.compile(r"\A[^$]*[^\W\d_]{2}[^$]*\Z")
 """What is no variable and no formula."""
 _LONG_WORD = re.compile(r"(?<![\\{])\b[^\W\d_]{4,}")
@@ -650,7 +655,7 @@ def _put_answer(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, w
 def _put_options(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, where: str) -> None:
     """Replace options of any form by a list of their texts, and an answer that names one by its letter."""
     if columns.choices is not None or columns.wrong is not None:
-        for name in (*OPTIONS, *LETTERS):
+        for name in (*OPTIONS, *COLUMN_LETTERS):
             own.pop(name, None)
     if columns.wrong is not None:
         values = [_value(row, column, where) for column in _listed(columns.wrong)]
@@ -743,7 +748,7 @@ def _at_number(row: Mapping[str, Any], first: int, where: str) -> str:
     number = _whole(row.get("answer", row.get("target")))
     place = -1 if number is None else number - first
     options = next((row[name] for name in OPTIONS if isinstance(row.get(name), list)), None)
-    options = options or [row[letter] for letter in LETTERS if row.get(letter) is not None]
+    options = options or [row[letter] for letter in COLUMN_LETTERS if row.get(letter) is not None]
     if not 0 <= place < min(len(options), len(LETTERS)):
         raise RecordError(
             f"{where}: answer: expected a number from {first} to {first + len(options) - 1} (task.first is {first}), "
@@ -880,7 +885,7 @@ def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
         golds.append(_gold(row))
     if listed and all(map(_offers, listed, golds)):
         return "choice"
-    if golds and all(_LETTER.fullmatch(gold.strip()) for gold in golds):
+    if golds and all(_ALONE.fullmatch(gold.strip()) for gold in golds):
         return "choice"
     num_words = sum(bool(_WORD.search(gold)) and not _mathematical(gold) for gold in golds)
     is_exact = golds and (2 * num_words > len(golds) or not any(map(_mathematical, golds)))
@@ -897,7 +902,7 @@ def _offers(row: Mapping[str, Any], gold: str) -> bool:
     """Whether a row has a list of options, or columns of them of which its gold names one."""
     if any(name in row for name in OPTIONS):
         return True
-    columns = [str(row[letter]) for letter in LETTERS if row.get(letter) is not None]
+    columns = [str(row[letter]) for letter in COLUMN_LETTERS if row.get(letter) is not None]
     match = _LETTER.fullmatch(gold.strip())
     return len(columns) > 1 and (gold in columns if match is None else row.get(match[1]) is not None)
 
@@ -992,7 +997,7 @@ def _question(data: Mapping[str, Any], where: str) -> str | None:
 def _options(data: Mapping[str, Any], where: str) -> list[str]:
     """The options of a row in the order of their letters; none where it has none."""
     name = next((name for name in OPTIONS if name in data), None)
-    letters = [letter for letter in LETTERS if data.get(letter) is not None]
+    letters = [letter for letter in COLUMN_LETTERS if data.get(letter) is not None]
     if name is None and len(letters) < 2:
         return []
     if name is None and letters != list(LETTERS[: len(letters)]):

@@ -311,8 +311,8 @@ def test_options_that_the_question_holds_are_not_asked_twice(tmp_path: Path) -> 
     [
         ({"choices": ["1", "2"], "answer": "C"}, "answer: expected a letter from A to B or one option, got 'C'"),
         ({"choices": ["x", "x"], "answer": "x"}, "answer: expected a letter from A to B or one option, got 'x'"),
-        ({"choices": "1, 2", "answer": "A"}, "choices: expected a list of 2 to 16 texts, got '1, 2'"),
-        ({"choices": [], "answer": "A"}, "choices: expected a list of 2 to 16 texts"),
+        ({"choices": "1, 2", "answer": "A"}, "choices: expected a list of 2 to 26 texts, got '1, 2'"),
+        ({"choices": [], "answer": "A"}, "choices: expected a list of 2 to 26 texts"),
         ({"A": "1", "C": "2", "answer": "A"}, "options in the columns A, C: fill them from A on, without a gap"),
     ],
 )

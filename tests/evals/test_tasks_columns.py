@@ -218,6 +218,16 @@ def test_a_saved_folder_of_several_splits_is_told_with_the_folders_of_each(tmp_p
     assert len(load_task(str(tmp_path / "arc" / "test"))().items(None, 0)) == 1
 
 
+def test_a_choice_may_have_any_letter_and_a_column_of_a_late_one_is_no_option(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rows.jsonl", [{"question": "Which?\n(A) x ... (R) y", "answer": "(R)"}])
+    assert load_task(str(tmp_path / "rows.jsonl"))().kind == "choice"
+    write_lines(tmp_path / "rows.jsonl", [{"question": "Which?", "choices": list("abcdefghijklmnop"), "answer": "P"}])
+    assert load_task(str(tmp_path / "rows.jsonl"))().items(None, 0)[0].target == "P"
+    (tmp_path / "rows.csv").write_text("question,A,B,N,answer\nWhich?,red,blue,7,B\n")
+    (item,) = load_task(str(tmp_path / "rows.csv"))().items(None, 0)
+    assert item.problem.messages[0].content.startswith("Which?\n\n(A) red\n(B) blue\n\n")
+
+
 def test_a_list_in_a_cell_is_refused_with_the_files_that_hold_lists(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("question,choices,answer\nWhich?,\"['red' 'green']\",0\n")
     with pytest.raises(RecordError, match=r"row 1: choices: expected a list .*; lists need JSON lines or parquet"):
