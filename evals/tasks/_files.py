@@ -673,7 +673,8 @@ def _put_options(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, 
         texts = next((table[key] for key in ("text", "choices") if isinstance(table.get(key), list)), None)
         marks = next((table[key] for key in ("label", "labels") if isinstance(table.get(key), list)), None)
         if texts is None:
-            texts, marks = list(table.values()), list(table)
+            pairs = [(mark, text) for mark, text in table.items() if text is not None]  # tables of all rows alike
+            texts, marks = [text for _, text in pairs], [mark for mark, _ in pairs]
         own[name] = texts
         if marks is not None and len(marks) == len(texts):
             _put_labelled(own, name, marks, where)

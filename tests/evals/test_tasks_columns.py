@@ -13,6 +13,8 @@ from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
 
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
+
 WORDS = ["red", "green", "blue", "black"]
 ARC = {"id": "Mercury_1", "question": "Which?", "choices": {"text": WORDS, "label": list("ABCD")}, "answerKey": "B"}
 MMLU = {"question": "Which?", "subject": "law", "choices": WORDS}
@@ -30,6 +32,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Any]] = [
     ({**MMLU, "answer": 2}, {"first": "0"}, "Which?", "blue"),
     ({**MMLU, "answer": 2}, {"first": "1"}, "Which?", "green"),
     ({"question": "Which?", "options": dict(zip("ABCD", WORDS, strict=True)), "answer": "blue"}, {}, "Which?", "blue"),
+    ({"question": "Which?", "options": {"A": "red", "B": "blue", "C": None}, "answer": "B"}, {}, "Which?", "blue"),
     ({"question": "Which?", "options": ["A)21", "B)7"], "correct": "B"}, {"answer": "correct"}, "Which?", "7"),
     (HELLASWAG, {"question": "ctx", "answer": "label", "choices": "endings", "first": "0"}, "A man sits.", "blue"),
     ({"goal": "Open", "sol1": "red", "sol2": "blue", "label": 0}, {"question": "goal", "answer": "label",
