@@ -48,7 +48,7 @@ class PartChoice:
         if model is not None and "model" not in inspect.signature(factory).parameters:
             raise ConfigError(f"{registry.kind} {name} takes no model, got {model!r}: ttc list {registry.kind}s")
         supply = {"engine": None, **({} if model is None else {"model": model})}
-        arguments = bind(factory, params, supply=supply)
+        arguments = bind(factory, params, supply=supply, kind=registry.kind)
         return cls(registry.kind, name, model, factory, {k: v for k, v in arguments.items() if k not in supply})
 
     def create_engine(self) -> Engine:

@@ -127,17 +127,19 @@ def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dic
     return {**schema.defaults, **schema.arguments(values)}
 
 
-def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> dict[str, Any]:
+def bind(
+    function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object], kind: str = ""
+) -> dict[str, Any]:
     """Return the named values for `function`: `params` checked and parsed, with those of `supply` it asks for.
 
     A string is parsed by the annotation. `supply` fills parameters that are not text, such as `scorer`; what `function`
-    does not ask for is left out.
+    does not ask for is left out. `kind` is what the function makes, for messages.
 
     Raises:
         ConfigError: an unknown option (with the nearest), a value that does not fit, or a required one missing;
             or what the function's own check refuses (`checked_by`), or its options class.
     """
-    schema, settings = _Schema.of(function), parsed(function, params, supply=supply)
+    schema, settings = _Schema.of(function), parsed(function, params, supply=supply, kind=kind)
     names = schema.names_for(schema.choice(settings, function.__name__))
     missing = [name for name in names if schema.options[name][1] is _REQUIRED and name not in settings]
     if missing:
@@ -152,7 +154,7 @@ def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: 
 
 
 def parsed(
-    function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]
+    function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object], kind: str = ""
 ) -> dict[str, Any]:
     """As `bind`, but required options may still be missing, and nothing is checked that types do not say."""
     schema, label = _Schema.of(function), function.__name__
@@ -167,7 +169,8 @@ def parsed(
             own = next(kind for kind in choice.values() if kind in kinds)
             return ConfigError(f"{label} {_tag(own)} does not read {name}: it is for {readers}")
         names = ", ".join(takes) or "none"
-        return ConfigError(f"{label} has no parameter {name!r}{nearest(name, list(takes))} (it takes: {names})")
+        takes_text = f"{nearest(name, list(takes))} (it takes: {names})"
+        return ConfigError(f"{f'{kind} {label}'.strip()} has no parameter {name!r}{takes_text}")
 
     free = set(values) - set(schema.options) - set(supply) if schema.is_open else set()
     settings = read_named({n: v for n, v in values.items() if n not in free}, takes, f"{label}: ", unknown)
