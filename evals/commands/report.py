@@ -98,7 +98,10 @@ def _up_to_date(entry: dict[str, Any], run: Run) -> dict[str, Any]:
     verdicts = Counter(record.verdict.status for record in run.records if record.verdict is not None)
     there = (entry.get("problems"), entry.get("errors"), entry.get("verdicts", verdicts))
     is_whole = there == (len(run.records), errors, verdicts)
-    if not run.records or (is_whole and entry.get("intervals") == METHOD):
+    if not run.records:
+        print(f"{run.folder} has no records any more: the numbers are those of its summary", file=sys.stderr)
+        return entry
+    if is_whole and entry.get("intervals") == METHOD:
         return entry
     if not is_whole:
         print(

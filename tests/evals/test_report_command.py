@@ -90,6 +90,16 @@ def test_a_seed_that_was_interrupted_has_a_row_of_its_own(tmp_path, records, cap
     assert "majority N=4, 2 seeds" in capsys.readouterr().out
 
 
+def test_a_run_whose_records_are_gone_is_reported_by_its_summary_and_says_so(tmp_path, records, capsys):
+    make_run(tmp_path / "run", records)
+    write_summary(tmp_path / "run", [summarise(records, CONFIG_OF_A_RUN) | {"records": "."}])
+    (tmp_path / "run" / RECORDS).unlink()
+    assert command(tmp_path / "run") == 0
+    out, err = capsys.readouterr()
+    assert "9 problems" in out
+    assert f"{tmp_path / 'run'} has no records any more: the numbers are those of its summary" in err
+
+
 def test_report_joins_runs_by_problem(tmp_path, records):
     for name in "ab":
         make_run(tmp_path / name, records)
