@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, overload
 
 import ttc.records as store
-from evals.task import Item, problems_digest, sample
+from evals.task import Item, num_problems_of, problems_digest, sample
 from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
 from ttc.config.values import natural
@@ -82,7 +82,8 @@ def read_run(folder: Path) -> Run:
     if config is None:
         inner = sorted(path.parent for path in folder.glob(f"*/{CONFIG}"))
         if inner:
-            raise ConfigError(f"{folder} holds several runs; name one of them: {', '.join(map(str, inner))}")
+            what = "holds several runs; name one of them" if inner[1:] else "is not a run itself; name the one in it"
+            raise ConfigError(f"{folder} {what}: {', '.join(map(str, inner))}")
         raise ConfigError(
             f"{folder} is not a run: {f'it has no {CONFIG}' if folder.is_dir() else 'there is no folder'}"
         )
@@ -429,12 +430,18 @@ def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Se
 
 
 def _before_growth(there: Mapping[str, Any], config: Mapping[str, Any], items: Sequence[Item]) -> Mapping[str, Any]:
-    """The configuration with the folder's limit and problems, if it asks for these and more."""
-    before = there.get("limit")
-    if not isinstance(before, int) or not _grows(config, before):
-        return config
+    """The configuration with the folder's limit and problems, if it asks for these and more.
+
+    It asks for more by a larger limit, or, if the limit was not reached, by rows added behind the earlier ones.
+    """
+    before, now = there.get("limit"), config.get("limit")
     name, contents = _problems_of(config), there.get(CONTENTS)
     digest_there = contents.get(name) if isinstance(contents, Mapping) else None
+    if before == now and digest_there is not None and config.get(CONTENTS) is not None and not _spends_total(config):
+        is_begin = config[CONTENTS].get(name) != digest_there and num_problems_of(digest_there, items) is not None
+        return {**config, CONTENTS: {**config[CONTENTS], name: digest_there}} if is_begin else config
+    if not isinstance(before, int) or not _grows(config, before):
+        return config
     smaller = _with_limit(config, items, before)
     same = (one for one in smaller if one[CONTENTS] is None or one[CONTENTS].get(name) == digest_there)
     return next(same, {**config, "limit": before})
@@ -445,8 +452,12 @@ def _grows(config: Mapping[str, Any], before: int) -> bool:
 
     Not with a strategy that spends a total over all problems: it would have spent it differently on more.
     """
-    now, spends_total = config.get("limit"), (config.get("params") or {}).get("total") is not None
-    return (now is None or now > before) and not spends_total
+    now = config.get("limit")
+    return (now is None or now > before) and not _spends_total(config)
+
+
+def _spends_total(config: Mapping[str, Any]) -> bool:
+    return (config.get("params") or {}).get("total") is not None
 
 
 def _with_limit(config: Mapping[str, Any], items: Sequence[Item], limit: int) -> Iterator[dict[str, Any]]:

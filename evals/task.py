@@ -24,7 +24,7 @@ from ttc.config.recipes import dump
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, TargetLike, written
 from ttc.errors import ConfigError
-from ttc.identity.digests import digest_of
+from ttc.identity.digests import digest_of, num_first
 
 BOXED = "Please reason step by step, and put your final answer within \\boxed{}."
 """The instruction that Qwen2.5-Math and most maths evaluations use."""
@@ -216,6 +216,11 @@ def problems_digest(items: Iterable[Item]) -> str:
     Rows of the data beyond a limit do not count.
     """
     return digest_of(_row(item) for item in items)
+
+
+def num_problems_of(digest: str, items: Iterable[Item]) -> int | None:
+    """Of how many of the first of `items` this is the digest of problems; None where of none."""
+    return num_first(map(_row, items), digest)
 
 
 def _row(item: Item) -> list[object]:

@@ -58,7 +58,9 @@ class QuickstartOptions:
     engine: str | None = option(
         None, "engine of a model folder: embedded, vllm, sglang (default: embedded)", metavar="NAME"
     )
-    data: str | None = option(None, "your problems: a .jsonl, .csv, .json, .parquet or .toml file", metavar="FILE")
+    data: str | None = option(
+        None, "your problems: a .jsonl, .csv, .json, .parquet or .toml file, or hub:ID", metavar="FILE"
+    )
     settings: Mapping[str, object] = settings("any setting of ttc eval: task.answer=COLUMN, engine.device=cuda")
     limit: int = option(20, "problems", metavar="N")
     n: int | None = option(None, "samples of the proposed strategy (default: as proposed)", metavar="N")
@@ -110,7 +112,8 @@ def run(args: argparse.Namespace) -> int:
 def _check(options: QuickstartOptions, out: Path) -> None:
     """Check what needs neither an endpoint nor a model: the file, the folder, the prices."""
     path = Path(options.data or "").expanduser()
-    if options.data is not None and not (path.is_file() or has_rows(path)):
+    is_there = path.is_file() or has_rows(path) or str(path).startswith("hub:")
+    if options.data is not None and not is_there:
         why = "a folder; name a file in it" if path.is_dir() else "there is no such file"
         raise ConfigError(f"--data {path}: {why}")
     if options.data is not None:

@@ -51,7 +51,11 @@ def run(args: argparse.Namespace) -> int:
     from evals.report.runs import by_seed, read_runs
 
     if not args.per_seed:
-        pairs = [over_seeds(group) for group in by_seeds(pairs)]
+        pairs = [
+            row
+            for group in by_seeds(pairs)  # where one was interrupted, its problems would count for more
+            for row in ([over_seeds(group)] if len({entry["problems"] for entry, _ in group}) == 1 else group)
+        ]
     summaries, records = [entry for entry, _ in pairs], [rows for _, rows in pairs]
     page = write_report(out, summaries, records, partial(print, file=sys.stderr))
     print(render_table(summaries))
@@ -94,7 +98,10 @@ def _up_to_date(entry: dict[str, Any], run: Run) -> dict[str, Any]:
     verdicts = Counter(record.verdict.status for record in run.records if record.verdict is not None)
     there = (entry.get("problems"), entry.get("errors"), entry.get("verdicts", verdicts))
     is_whole = there == (len(run.records), errors, verdicts)
-    if not run.records or (is_whole and entry.get("intervals") == METHOD):
+    if not run.records:
+        print(f"{run.folder} has no records any more: the numbers are those of its summary", file=sys.stderr)
+        return entry
+    if is_whole and entry.get("intervals") == METHOD:
         return entry
     if not is_whole:
         print(

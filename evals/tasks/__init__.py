@@ -6,6 +6,7 @@ A path to a file of rows (JSON lines, CSV, JSON, parquet) or a TOML file is a ta
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ __all__ = ["TASKS", "load_task", "task_file"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
 _TOML = ".toml"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def load_task(name: str) -> Callable[..., Task]:
@@ -46,6 +48,8 @@ def load_task(name: str) -> Callable[..., Task]:
             f"{what} {name!r}{' does not exist;' if is_missing else ':'} a task is read from "
             f"{', '.join((*ROWS, _TOML))}, a folder of save_to_disk, or FILE.py:FUNCTION"
         )
+    if _HUB_ID.fullmatch(name):
+        raise ConfigError(f"there is no task {name!r}; a data set of the hub is hub:{name}")
     task_factory = TASKS.load(plain)
     takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if argument is None:

@@ -57,6 +57,7 @@ import difflib
 import math
 import re
 import shlex
+import string
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -140,21 +141,32 @@ def jsonl(
     file = Path(path).expanduser()
     rows = list(rows_of(file, needs=(_ASKED, _ANSWERS) if columns == Columns() else ()))
     _refuse_unnamed(rows, columns, file)
-    task_rows, note = read_rows(rows, columns, kind)
-    is_told = kind is not None or any("kind" in row for row, _, _ in task_rows)
-    looks = "math" if is_told else kind_of_rows([row for row, _, _ in task_rows])
-    items = list(items_of(task_rows, kind or looks, file.name.split(".")[0]))
-    _refuse_twice(items, file)
-    kinds = {item.problem.kind for item in items}
-    common = next(iter(kinds), "math")
-    notes = [_note([row for row, _, _ in task_rows], common, is_told=is_told), note if common == "choice" else ""]
+    return rows_task(file.name, rows, columns, kind, {"path": str(path)}, file.name.split(".")[0])
+
+
+def rows_task(
+    name: str,
+    rows: Sequence[NumberedRow],
+    columns: Columns,
+    kind: str | None,
+    place: Mapping[str, Json],
+    stem: str,
+) -> Task:
+    """The task of these rows, which came from `place`; `stem` begins the ids of those that have none."""
+    ours, note = read_rows(rows, columns, kind)
+    is_told = kind is not None or any("kind" in row for row, _, _ in ours)
+    looks = "math" if is_told else kind_of_rows([row for row, _, _ in ours])
+    items = list(items_of(ours, kind or looks, stem))
+    _refuse_twice(items, name)
+    common = items[0].problem.kind if items else "math"
+    notes = [_note([row for row, _, _ in ours], common, is_told=is_told), note if common == "choice" else ""]
     named = {field.name: getattr(columns, field.name) for field in fields(columns)}
     return Task(
-        name=file.name,
+        name=name,
         kind=common,
         load=lambda limit, seed: sample(items, limit),
         sampling=Sampling(max_tokens=1024),
-        params={"path": str(path), **{name: value for name, value in named.items() if value is not None}},
+        params={**place, **{name: value for name, value in named.items() if value is not None}},
         note="; ".join(filter(None, notes)),
     )
 
@@ -180,7 +192,7 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
         some = f"{len(words)} of {len(rows)} have words in them, such as {words[0][:40]!r}"
         other = "as words: --set task.kind=exact; from another column: --set task.answer=COLUMN"
         notes.append(f"the answers are read as mathematics, but {some} ({other})")
-    read = {*_KNOWN, *((*OPTIONS, *LETTERS) if kind == "choice" else ())}
+    read = {*_KNOWN, *((*OPTIONS, *COLUMN_LETTERS) if kind == "choice" else ())}
     others = list(dict.fromkeys(name for row in rows for name in row if name not in read))
     if others:
         notes.append(f"never shown to the model: {', '.join(others)}")
@@ -200,7 +212,7 @@ def _is_of_words(gold: str) -> bool:
     return False
 
 
-def _refuse_twice(items: Sequence[Item], file: Path) -> None:
+def _refuse_twice(items: Sequence[Item], file: object) -> None:
     """Refuse two problems with the same id, even if a limit would leave one out."""
     numbers: dict[str, int] = {}
     for number, item in enumerate(items, start=1):
@@ -377,16 +389,16 @@ def _toml_items(spec: _Spec) -> Iterator[Item]:
 def _with_options(spec: _Spec, columns: Columns, rows: Iterable[NumberedRow]) -> Iterator[NumberedRow]:
     """The rows with their options as lines with letters, and as target the letter of the right one with its text."""
     ours: list[NumberedRow] = []
-    sources = list(rows)
-    for row, where, number in sources:
+    whole = list(rows)
+    for row, where, number in whole:
         own = {**row, "question": _filled(spec.prompt, {**row, "choices": " "}, where)}  # decides how they are shuffled
         _put_answer(own, row, columns, where)
         _put_options(own, row, columns, where)
         ours.append((own, where, number))
-    lettered, _ = _with_letters(ours, columns)
-    for (row, where, number), (chosen, _, _) in zip(sources, lettered, strict=True):
-        options = _options(chosen, where)
-        target = _chosen(_target(chosen, where), options, chosen, where)
+    letters, _ = _with_letters(ours, columns)
+    for (row, where, number), (choice, _, _) in zip(whole, letters, strict=True):
+        options = _options(choice, where)
+        target = _chosen(_target(choice, where), options, choice, where)
         yield {**row, "choices": "\n".join(_lines(options)), str(spec.target): target}, where, number
 
 
@@ -526,19 +538,21 @@ _SOLUTION_END = "####"
 _BOX = re.compile(r"\\f?boxed\b")
 OPTIONS = ("choices", "options")
 """Possible names of the options' column, where they are not in columns A, B, C, ..."""
-LETTERS = "ABCDEFGHIJKLMNOP"
+LETTERS = string.ascii_uppercase
+COLUMN_LETTERS = LETTERS[:10]
+"""Names of columns of options; a column called N may hold numbers."""
 _ALIASES = {"question_stem": ("question", _ASKED), "answerKey": ("answer", _ANSWERS)}
 """Names in published datasets: our name for each, and the fields that it would double."""
-READ = frozenset({*_KNOWN, *OPTIONS, *LETTERS, *_ALIASES})
+READ = frozenset({*_KNOWN, *OPTIONS, *COLUMN_LETTERS, *_ALIASES})
 """Every column that is read."""
 _CONTEXT = ("passage", "context", "article", "body", "story", "paragraph")
 """Columns of a text that the question is about."""
 _USUAL: Mapping[str, tuple[str, ...]] = {
     "question": (*QUESTIONS, "messages", "conversations", "query", "input", "instruction", "goal", "ctx", "sentence"),
     "answer": (
-        *_ANSWERS, "answer_key", "answer_idx", "correct_answer", "correct", "label", "gold", "cop", "final_answer",
-        "answer_number", "answers", "answers_spans", "ground_truth", "reward_model", "mc1_targets", "expected",
-        "reference", "output", "solution",
+        *_ANSWERS, "answer_key", "answer_idx", "correct_answer", "correct_option", "correct", "label", "gold", "cop",
+        "expected_answer", "gold_answer", "final_answer", "answer_number", "answers", "answers_spans", "ground_truth",
+        "reward_model", "mc1_targets", "expected", "reference", "output", "solution",
     ),
     "choices": (*OPTIONS, "endings", "mc1_targets"),
 }  # fmt: skip
@@ -546,6 +560,8 @@ _USUAL: Mapping[str, tuple[str, ...]] = {
 _INSIDE = ("text", "spans", "aliases", "ground_truth", "value", "answer")
 """Where the answers stand in a column that is a table."""
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
+_ALONE = re.compile(rf"[{COLUMN_LETTERS}]|\([A-Z]\)")
+"""What is a letter of a choice though no options are told apart: M may be an answer of its own."""
 _WORD = re.compile(r"\A[^$]*[^\W\d_]{2}[^$]*\Z")
 """Words that are neither variables nor formulas."""
 _LONG_WORD = re.compile(r"(?<![\\{])\b[^\W\d_]{4,}")
@@ -575,11 +591,11 @@ def _with_letters(ours: Sequence[NumberedRow], columns: Columns) -> tuple[Sequen
     first = columns.first if columns.first is not None else _counted_from(ours)
     if first is None:
         return ours, ""
-    lettered: list[NumberedRow] = [
+    letters: list[NumberedRow] = [
         ({**row, "answer": _at_number(row, first, where)}, where, number) for row, where, number in ours
     ]
     other = "" if columns.first is not None else f" (from {1 - first}: --set task.first={1 - first})"
-    return lettered, f"the answers count the options from {first}{other}"
+    return letters, f"the answers count the options from {first}{other}"
 
 
 def _in_our_names(row: Mapping[str, Any], columns: Columns, where: str) -> dict[str, Any]:
@@ -624,7 +640,9 @@ def _put_answer(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, w
         texts = value if isinstance(value, list) else [value]
         golds = list(dict.fromkeys(str(as_text(text)).strip() for text in texts if text is not None))
         if not all(golds) or not golds:
-            raise RecordError(f"{where}: {columns.answers}: expected one right answer or more, got {value!r}")
+            raise RecordError(
+                f"{where}: {columns.answers}: expected one right answer or more, got {value!r}; leave such rows out"
+            )
         del own["answer"]
         own["target"] = {"answer": golds[0], "alternatives": golds[1:]} if golds[1:] else golds[0]
     elif isinstance(value, list) and len(value) == 1:
@@ -637,7 +655,7 @@ def _put_answer(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, w
 def _put_options(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, where: str) -> None:
     """Replace options of any form by a list of their texts, and an answer that names one by its letter."""
     if columns.choices is not None or columns.wrong is not None:
-        for name in (*OPTIONS, *LETTERS):
+        for name in (*OPTIONS, *COLUMN_LETTERS):
             own.pop(name, None)
     if columns.wrong is not None:
         values = [_value(row, column, where) for column in _listed(columns.wrong)]
@@ -650,12 +668,13 @@ def _put_options(own: dict[str, Any], row: Mapping[str, Any], columns: Columns, 
         names = _listed(columns.choices)
         own["choices"] = _value(row, names[0], where) if len(names) == 1 else [_value(row, n, where) for n in names]
     name = next((option for option in OPTIONS if option in own), "")
-    options = own.get(name)
-    if isinstance(options, Mapping):
-        texts = next((options[key] for key in ("text", "choices") if isinstance(options.get(key), list)), None)
-        marks = next((options[key] for key in ("label", "labels") if isinstance(options.get(key), list)), None)
+    table = own.get(name)
+    if isinstance(table, Mapping):
+        texts = next((table[key] for key in ("text", "choices") if isinstance(table.get(key), list)), None)
+        marks = next((table[key] for key in ("label", "labels") if isinstance(table.get(key), list)), None)
         if texts is None:
-            texts, marks = list(options.values()), list(options)
+            pairs = [(mark, text) for mark, text in table.items() if text is not None]  # tables of all rows alike
+            texts, marks = [text for _, text in pairs], [mark for mark, _ in pairs]
         own[name] = texts
         if marks is not None and len(marks) == len(texts):
             _put_labelled(own, name, marks, where)
@@ -730,7 +749,7 @@ def _at_number(row: Mapping[str, Any], first: int, where: str) -> str:
     number = _whole(row.get("answer", row.get("target")))
     place = -1 if number is None else number - first
     options = next((row[name] for name in OPTIONS if isinstance(row.get(name), list)), None)
-    options = options or [row[letter] for letter in LETTERS if row.get(letter) is not None]
+    options = options or [row[letter] for letter in COLUMN_LETTERS if row.get(letter) is not None]
     if not 0 <= place < min(len(options), len(LETTERS)):
         raise RecordError(
             f"{where}: answer: expected a number from {first} to {first + len(options) - 1} (task.first is {first}), "
@@ -774,6 +793,9 @@ def _setting(field: str, row: Mapping[str, Any], fallback: str = "") -> str:
         path, value = f"{column}.{inner}", value[inner]
     if field == "answer" and isinstance(value, list) and len(value) > 1:
         option = "answers"
+    about = next((name for name, text in row.items() if name.lower() in _CONTEXT and isinstance(text, str)), None)
+    if field == "question" and about is not None:
+        path = f"{about},{column}"
     setting = f"task.{option}={path}"
     return f"--set {shlex.quote(setting)}"
 
@@ -854,7 +876,7 @@ def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the answer kind that these rows look like: as they say, else by their answers.
 
     Single letters, and rows that all have options, are a choice; numbers, formulas and unclear answers are math; words,
-    dates and codes are exact.
+    dates and codes are exact, and so are all answers if most are words.
     """
     listed = list(rows)
     golds: list[str] = []
@@ -864,9 +886,11 @@ def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
         golds.append(_gold(row))
     if listed and all(map(_offers, listed, golds)):
         return "choice"
-    if golds and all(_LETTER.fullmatch(gold.strip()) for gold in golds):
+    if golds and all(_ALONE.fullmatch(gold.strip()) for gold in golds):
         return "choice"
-    return "math" if not golds or any(map(_mathematical, golds)) else "exact"
+    num_words = sum(bool(_WORD.search(gold)) and not _mathematical(gold) for gold in golds)
+    is_exact = golds and (2 * num_words > len(golds) or not any(map(_mathematical, golds)))
+    return "exact" if is_exact else "math"
 
 
 def _gold(row: Mapping[str, Any]) -> str:
@@ -879,7 +903,7 @@ def _offers(row: Mapping[str, Any], gold: str) -> bool:
     """Whether a row has a list of options, or columns of options of which its gold names one."""
     if any(name in row for name in OPTIONS):
         return True
-    columns = [str(row[letter]) for letter in LETTERS if row.get(letter) is not None]
+    columns = [str(row[letter]) for letter in COLUMN_LETTERS if row.get(letter) is not None]
     match = _LETTER.fullmatch(gold.strip())
     return len(columns) > 1 and (gold in columns if match is None else row.get(match[1]) is not None)
 
@@ -906,12 +930,13 @@ def _refuse_published(data: Mapping[str, Any], where: str) -> None:
     """Refuse a row of a published dataset that a named task reads, if a field is missing or occurs twice."""
     if all(sum(name in data for name in names) == 1 for names in (_ASKED, _ANSWERS)):
         return
-    names, file = {name.lower() for name in data}, shlex.quote(where.rpartition(", ")[0] or "FILE")
+    names, file = {name.lower() for name in data}, Path(where.rpartition(", ")[0])
+    option = f" --data {shlex.quote(str(file))}" if file.is_file() else ""
     for task, columns in _PUBLISHED.items():
         if columns <= names:
             raise RecordError(
                 f"{where}: {', '.join(sorted(columns))}: these are columns of a published dataset, which is no task "
-                f"of questions and answers: --task {task} --data {file} reads it"
+                f"of questions and answers: --task {task}{option} reads it"
             )
 
 
@@ -973,7 +998,7 @@ def _question(data: Mapping[str, Any], where: str) -> str | None:
 def _options(data: Mapping[str, Any], where: str) -> list[str]:
     """The options of a row in the order of their letters; none where it has none."""
     name = next((name for name in OPTIONS if name in data), None)
-    letters = [letter for letter in LETTERS if data.get(letter) is not None]
+    letters = [letter for letter in COLUMN_LETTERS if data.get(letter) is not None]
     if name is None and len(letters) < 2:
         return []
     if name is None and letters != list(LETTERS[: len(letters)]):
@@ -981,7 +1006,8 @@ def _options(data: Mapping[str, Any], where: str) -> list[str]:
     listed = data[name] if name else [data[letter] for letter in letters]
     options = [as_text(option) for option in listed] if isinstance(listed, list) else []
     if not 2 <= len(options) <= len(LETTERS) or not all(isinstance(text, str) and text.strip() for text in options):
-        raise RecordError(f"{where}: {name or 'A'}: expected a list of 2 to {len(LETTERS)} texts, got {listed!r}")
+        hint = "; lists need JSON lines or parquet" if isinstance(listed, str) and listed.lstrip()[:1] in "[{" else ""
+        raise RecordError(f"{where}: {name or 'A'}: expected a list of 2 to {len(LETTERS)} texts, got {listed!r}{hint}")
     return options
 
 

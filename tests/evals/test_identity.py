@@ -221,6 +221,25 @@ def test_a_run_goes_on_where_its_model_and_its_problems_lie_elsewhere_and_are_th
     assert (len(run.records), run.config["model"]) == (4, "elsewhere/model")
 
 
+@pytest.mark.parametrize("limit", ["all", "100"])
+def test_rows_behind_those_of_a_whole_file_are_asked_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fixed = ["--engine", "simulated", "--strategy", "direct", "--baseline", "none", "--seed", "0", "--out", "run"]
+    command = ["eval", "--task", "rows.jsonl", "--limit", limit, *fixed]
+    first, more = '{"id": "p%s", "question": "1+1?", "answer": 2}\n', '{"id": "q%s", "question": "2+2?", "answer": 4}\n'
+    Path("rows.jsonl").write_text(first % 1 + first % 2)
+    assert main(command) == 0
+    Path("rows.jsonl").write_text(first % 1 + first % 2 + more % 1 + more % 2)
+    capsys.readouterr()
+    assert main(command) == 0
+    assert "2 problems were finished before" in capsys.readouterr().err
+    assert [record.problem.id for record in read_run(Path("run")).records] == ["p1", "p2", "q1", "q2"]
+    Path("rows.jsonl").write_text(more % 3 + first % 1 + first % 2 + more % 1 + more % 2)
+    assert "made with other problems of task rows.jsonl" in refused(capsys, command)
+
+
 def test_seeds_of_one_model_in_two_places_are_one_row(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("model", "model2")
     for seed, model in (("1", "model"), ("2", "model2")):

@@ -156,6 +156,15 @@ def test_columns_that_are_named_are_read_and_stand_in_the_next_command(
     assert {"task.question=ask", "task.answer=label"} <= set(next_command(screen))
 
 
+def test_a_data_set_of_the_hub_may_be_the_problems(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TTC_DATA", str(folder))
+    (folder / "sums.jsonl").write_text('{"question": "2+5?", "answer": "7"}\n')
+    code, screen, _ = run(capsys, "quickstart", "--data", "hub:me/sums", "--look")
+    assert code == 0 and "hub:me/sums" in next_command(screen)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -189,6 +189,9 @@ def test_every_command_that_takes_a_run_names_those_of_a_folder_without_a_summar
     assert main([command_name, str(tmp_path / "both")]) == 2
     both = tmp_path / "both"
     assert f"{both} holds several runs; name one of them: {both}/direct, {both}/majority" in capsys.readouterr().err
+    (both / "direct" / "run.json").unlink()
+    assert main([command_name, str(both)]) == 2
+    assert f"{both} is not a run itself; name the one in it: {both}/majority" in capsys.readouterr().err
     assert main([command_name, str(tmp_path / "none")]) == 2
     assert f"{tmp_path / 'none'} is not a run: there is no folder" in capsys.readouterr().err
 

@@ -80,6 +80,26 @@ def test_runs_that_differ_by_their_seeds_are_one_row_over_problems_and_draws(tmp
     assert capsys.readouterr().out.count("majority N=4, seed=") == 4
 
 
+def test_a_seed_that_was_interrupted_has_a_row_of_its_own(tmp_path, records, capsys):
+    for seed, part in ((1, records), (2, records[:4]), (3, records)):
+        make_run(tmp_path / f"s{seed}", part, seed=seed)
+    assert command(tmp_path / "s1", tmp_path / "s2", "--out", tmp_path / "page") == 0
+    out = capsys.readouterr().out
+    assert "majority N=4, seed=1" in out and "majority N=4, seed=2" in out and "seeds" not in out
+    assert command(tmp_path / "s1", tmp_path / "s3", "--out", tmp_path / "page") == 0
+    assert "majority N=4, 2 seeds" in capsys.readouterr().out
+
+
+def test_a_run_whose_records_are_gone_is_reported_by_its_summary_and_says_so(tmp_path, records, capsys):
+    make_run(tmp_path / "run", records)
+    write_summary(tmp_path / "run", [summarise(records, CONFIG_OF_A_RUN) | {"records": "."}])
+    (tmp_path / "run" / RECORDS).unlink()
+    assert command(tmp_path / "run") == 0
+    out, err = capsys.readouterr()
+    assert "9 problems" in out
+    assert f"{tmp_path / 'run'} has no records any more: the numbers are those of its summary" in err
+
+
 def test_report_joins_runs_by_problem(tmp_path, records):
     for name in "ab":
         make_run(tmp_path / name, records)

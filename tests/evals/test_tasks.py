@@ -311,8 +311,8 @@ def test_options_that_the_question_holds_are_not_asked_twice(tmp_path: Path) -> 
     [
         ({"choices": ["1", "2"], "answer": "C"}, "answer: expected a letter from A to B or one option, got 'C'"),
         ({"choices": ["x", "x"], "answer": "x"}, "answer: expected a letter from A to B or one option, got 'x'"),
-        ({"choices": "1, 2", "answer": "A"}, "choices: expected a list of 2 to 16 texts, got '1, 2'"),
-        ({"choices": [], "answer": "A"}, "choices: expected a list of 2 to 16 texts"),
+        ({"choices": "1, 2", "answer": "A"}, "choices: expected a list of 2 to 26 texts, got '1, 2'"),
+        ({"choices": [], "answer": "A"}, "choices: expected a list of 2 to 26 texts"),
         ({"A": "1", "C": "2", "answer": "A"}, "options in the columns A, C: fill them from A on, without a gap"),
     ],
 )
@@ -517,6 +517,15 @@ def test_a_kind_of_answers_that_there_is_not_is_refused_when_the_task_is_made() 
     with pytest.raises(ConfigError, match="task mine: kind structured has no verifier of its own: name one"):
         own_task("structured")
     assert own_task("structured", VerifierSpec("exact")).check.verifier == "exact"
+
+
+def test_a_quiz_of_words_is_judged_by_spelling_though_some_answers_are_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "quiz.csv"
+    path.write_text("question,answer\nWho?,Johann Sebastian Bach\nWhich war?,World War II\nWhen?,1945\n")
+    task = load_task(str(path))()
+    assert task.kind == "exact" and "the answers are of kind exact" in task.note
+    path.write_text("question,answer\nHow many?,12\nWhen?,1945\nWho?,Bach\n")
+    assert load_task(str(path))().kind == "math"
 
 
 def test_words_among_numbers_are_told_to_be_read_as_mathematics_and_with_what_they_are_not(tmp_path: Path) -> None:

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from evals.tasks import load_task
-from tests.evals.local_data import write_lines
+from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
+
+pytestmark = pytest.mark.usefixtures("without_matplotlib")
 
 WORDS = ["red", "green", "blue", "black"]
 ARC = {"id": "Mercury_1", "question": "Which?", "choices": {"text": WORDS, "label": list("ABCD")}, "answerKey": "B"}
@@ -30,6 +32,7 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any], str, Any]] = [
     ({**MMLU, "answer": 2}, {"first": "0"}, "Which?", "blue"),
     ({**MMLU, "answer": 2}, {"first": "1"}, "Which?", "green"),
     ({"question": "Which?", "options": dict(zip("ABCD", WORDS, strict=True)), "answer": "blue"}, {}, "Which?", "blue"),
+    ({"question": "Which?", "options": {"A": "red", "B": "blue", "C": None}, "answer": "B"}, {}, "Which?", "blue"),
     ({"question": "Which?", "options": ["A)21", "B)7"], "correct": "B"}, {"answer": "correct"}, "Which?", "7"),
     (HELLASWAG, {"question": "ctx", "answer": "label", "choices": "endings", "first": "0"}, "A man sits.", "blue"),
     ({"goal": "Open", "sol1": "red", "sol2": "blue", "label": 0}, {"question": "goal", "answer": "label",
@@ -83,6 +86,7 @@ ADVICE = [
     ({"question": "Which?", "mc1_targets": {"choices": WORDS, "labels": [1, 0, 0, 0]}}, "answer: there is none"),
     ({"query": "Which?", "choices": WORDS, "gold": [1]}, "problem: there is none"),
     ({"input": "1+1 is", "target": "2"}, "problem: there is none"),
+    ({"context": "Rain.", "query": "Wet?", "options": WORDS, "correct_option": 1}, "problem: there is none"),
 ]
 
 
@@ -101,7 +105,8 @@ def test_what_the_error_advises_reads_the_rows(tmp_path: Path, row: dict[str, An
             for pair in advice[::-1]:  # of two ways the first
                 name, _, column = pair.rstrip(",;").partition("=")
                 settings[name] = column
-    assert task.items(None, 0)
+    (item,) = task.items(None, 0)
+    assert str(row.get("context", "")) in item.problem.messages[-1].content
 
 
 def test_numbers_count_options_from_where_the_file_shows_and_are_asked_for_where_it_does_not(tmp_path: Path) -> None:
@@ -214,6 +219,51 @@ def test_a_saved_folder_of_several_splits_is_told_with_the_folders_of_each(tmp_p
     with pytest.raises(ConfigError, match=r"several splits; name the folder of one: .*/arc/train, .*/arc/test"):
         load_task(str(tmp_path / "arc"))()
     assert len(load_task(str(tmp_path / "arc" / "test"))().items(None, 0)) == 1
+
+
+def test_a_choice_may_have_any_letter_and_a_column_of_a_late_one_is_no_option(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rows.jsonl", [{"question": "Which?\n(A) x ... (R) y", "answer": "(R)"}])
+    assert load_task(str(tmp_path / "rows.jsonl"))().kind == "choice"
+    write_lines(tmp_path / "rows.jsonl", [{"question": "Which?", "choices": list("abcdefghijklmnop"), "answer": "P"}])
+    assert load_task(str(tmp_path / "rows.jsonl"))().items(None, 0)[0].target == "P"
+    (tmp_path / "rows.csv").write_text("question,A,B,N,answer\nWhich?,red,blue,7,B\n")
+    (item,) = load_task(str(tmp_path / "rows.csv"))().items(None, 0)
+    assert item.problem.messages[0].content.startswith("Which?\n\n(A) red\n(B) blue\n\n")
+
+
+def test_a_list_in_a_cell_is_refused_with_the_files_that_hold_lists(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("question,choices,answer\nWhich?,\"['red' 'green']\",0\n")
+    with pytest.raises(RecordError, match=r"row 1: choices: expected a list .*; lists need JSON lines or parquet"):
+        load_task(str(tmp_path / "rows.csv"))()
+
+
+def test_a_data_set_of_the_hub_is_read_like_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    write_hub_copy(tmp_path / "allenai" / "ai2_arc", [{**ARC, "id": "m1"}, {**ARC, "id": "m2"}], config="ARC-Easy")
+    task = load_task("hub:allenai/ai2_arc")(data=str(tmp_path), config="ARC-Easy")
+    items = task.items(None, 0)
+    assert [(item.problem.id, item.target) for item in items] == [
+        (name, {"answer": "B", "alternatives": ["green"]}) for name in ("m1", "m2")
+    ]
+    assert task.params == {"dataset": "allenai/ai2_arc", "config": "ARC-Easy", "split": "test"}
+    write_hub_copy(tmp_path / "Rowan" / "hellaswag", [HELLASWAG], split="validation")
+    settings = [
+        "task.split=validation",
+        "task.question=ctx",
+        "task.answer=label",
+        "task.choices=endings",
+        "task.first=0",
+    ]
+    words = ["eval", "--task", "hub:Rowan/hellaswag", "--data", str(tmp_path), "--engine", "simulated"]
+    words += [word for setting in settings for word in ("--set", setting)]
+    assert main([*words, "--strategy", "direct", "--baseline", "none", "--out", str(tmp_path / "run")]) == 0
+    assert "Rowan/hellaswag, 1 problem" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"there is no task 'cais/mmlu'; a data set of the hub is hub:cais/mmlu"):
+        load_task("cais/mmlu")
 
 
 PUBLISHED: list[tuple[str, dict[str, Any]]] = [

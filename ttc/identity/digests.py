@@ -105,6 +105,18 @@ def digest_of(data: Any) -> str:
     return digest.hexdigest()
 
 
+def num_first(items: Iterable[Any], digest: str) -> int | None:
+    """Of how many of the first of `items`, one by one, `digest` is (`digest_of` an iterator); None where of none."""
+    running = hashlib.sha256(b"[")
+    for number, item in enumerate(items):
+        running.update((b"," if number else b"") + _canonical(item))
+        whole = running.copy()
+        whole.update(b"]")
+        if whole.hexdigest() == digest:
+            return number + 1
+    return None
+
+
 def model_digests(folder: Path) -> dict[str, str]:
     """Return one digest per role of a model folder's files, in the order of `ROLES`; a role without a file is left out.
 
