@@ -71,7 +71,10 @@ CHARS_OF_TOKEN = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestPlan:
-    """A request bound to a model, a strategy and limits. `sequences` is how many draws may run at once."""
+    """A request bound to a model, a strategy and limits.
+
+    `sequences` is how many draws it may make, `at_once` how many of them may run together.
+    """
 
     request: ServeRequest
     model: ServedModel
@@ -88,6 +91,7 @@ class RequestPlan:
     progress: ProgressLevel
     prompts: tuple[Prompt, ...]
     sequences: int
+    at_once: int
     adjusted: Mapping[str, Any] = field(default_factory=dict)
     """What the preset has, or the key's quota or a fallback's context leaves, instead of what was asked, by field."""
 
@@ -228,6 +232,7 @@ async def make_plan(
         progress=wish.progress or "off",
         prompts=prompts,
         sequences=width * request.num_replies,
+        at_once=at_once_of(strategy, offer.function, arguments) * request.num_replies,
         adjusted=adjusted,
     )
     return plan.instead_of(request.sampling.max_tokens)
@@ -326,10 +331,28 @@ def _scorer(
 
 
 def width_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
-    """How many draws of one choice may run at once."""
-    default = getattr(function, "__kwdefaults__", None) or {}
-    width = arguments.get("n", default.get("n", 1))
+    """How many draws one choice may have."""
+    width = _values(function, arguments).get("n", 1)
     return width if isinstance(width, int) and width >= 1 else 1
+
+
+def at_once_of(strategy: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
+    """How many draws of one choice may run together: all of them, but of a strategy that draws in waves."""
+    width, wave = width_of(function, arguments), _WAVES.get(strategy)
+    return width if wave is None else min(width, wave(_values(function, arguments)))
+
+
+def _values(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a strategy is called with, its defaults included."""
+    return {**(getattr(function, "__kwdefaults__", None) or {}), **arguments}
+
+
+def _wave_of_adaptive(values: Mapping[str, Any]) -> int:
+    return max(int(values["window" if values["rule"] == "window" else "wave"]), 1)
+
+
+_WAVES: Mapping[str, Callable[[Mapping[str, Any]], int]] = {"adaptive": _wave_of_adaptive}
+"""How many draws a wave has, of strategies that see one wave before they draw the next."""
 
 
 def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str, Any], width: int) -> None:
