@@ -206,7 +206,7 @@ async def make_plan(
     most = _most_tokens(request, config.limits, total.limit if strategy == DIRECT and total.asked is None else None)
     budget = Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1))
     if request.forward:
-        _check_forward(request, strategy, model.forward is not None, model.name)
+        _check_forward(request, strategy, model)
         settled, sampling = _as_it_came(request, model, most)
         sampling = _shared(sampling, budget, width, strategy)
         prompts: tuple[Prompt, ...] = ()
@@ -689,10 +689,11 @@ def with_extras(
     return ExtraSampling(**{field.name: getattr(sampling, field.name) for field in fields(Sampling)}, **extras)
 
 
-def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
+def _check_forward(request: ServeRequest, strategy: str, model: ServedModel) -> None:
     """Refuse by name what cannot go together with fields that are passed through."""
+    name = model.name
     field = next(iter(request.forward)) if request.form is None else request.form.field
-    if not able:
+    if model.forward is None:
         why = (
             f"{field}: the engine of model {name} holds no answer to a form (embedded, vllm and sglang do, for chat "
             "templates that write calls in JSON), and there is no server behind it (--upstream); leave it out"
@@ -701,6 +702,9 @@ def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) 
     wish = request.thinking
     if wish.budget not in (None, 0) or wish.min_tokens:
         counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"
+        if not model.engine.capabilities.token_ids:
+            why = f"{counted}: {name} takes no token ids, so its thinking cannot be counted: leave it out"
+            raise unsupported(counted, why)
         raise unsupported(counted, f"{counted} cannot be held together with {field}: leave one out")
     if strategy not in FORWARDED_BY:
         able_ones = " or ".join(FORWARDED_BY)

@@ -459,8 +459,10 @@ def test_a_budget_in_tokens_holds_for_what_is_passed_on(
     assert reply["ttc"]["stop_cause"] == ("done" if each == 6 else "budget")
 
 
-def test_a_budget_that_has_no_token_for_each_draw_that_is_passed_on_is_refused() -> None:
+def test_budgets_that_cannot_be_held_where_chats_are_passed_on_are_refused() -> None:
     with messages_only() as (server, found):
+        counted = server.ask(chat("q", tools=TOOLS, thinking_budget=5)).json()["error"]
+        assert counted["param"] == "thinking_budget" and "takes no token ids" in counted["message"]
         refused = server.ask(chat("q", tools=TOOLS, ttc={**VOTE, "max_total_tokens": 3}))
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
     assert not found.asked
