@@ -65,7 +65,7 @@ async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge
         TTCError: the engine or a scorer failed.
     """
     if plan.request.forward:
-        await execute_forward(plan, started, emit, charge)
+        await execute_forward(plan, started, emit, charge, interval_s)
         return
     emit(started)
     share = plan.model.gate.share(wide=plan.at_once > 1)

@@ -497,3 +497,15 @@ def test_the_candidates_of_a_vote_that_is_passed_on_are_told_as_those_of_a_model
     with messages_only() as (other_server, _):
         plain = other_server.ask(chat("q", reasoning_effort="low", ttc=search)).json()["ttc"]
     assert [(row["text"], row["final"]) for row in plain["candidates"]] == [("7", None)] * 4, "cut, so not final"
+
+
+def test_a_vote_that_is_passed_on_tells_how_it_stands(behind: tuple[Running, Upstream]) -> None:
+    server, _ = behind
+    reply = streamed(server, chat("x", response_format={"type": "json_object"}, ttc={**VOTE, "progress": "full"}))
+    last = reply["progress"][-1]
+    assert (last["nodes_total"], last["live"], last["finished"], last["tokens"]) == (4, 0, 4, 20)
+    nodes = {tuple(node["path"]): node for message in reply["progress"] for node in message["nodes"]}
+    assert sorted(node["state"] for node in nodes.values()) == ["chosen", *["finished"] * 3]
+    assert {node["text"] for node in nodes.values()} <= {'{"x": 1}', '{"x": 2}', '{ "x":2 }'}
+    (one,) = streamed(server, chat("x", tools=TOOLS, ttc={"progress": "summary"}))["progress"][-1:]
+    assert (one["nodes_total"], one["finished"]) == (1, 1) and "nodes" not in one
