@@ -260,6 +260,7 @@ def _add_refusals(app: FastAPI, service: InferenceService) -> None:
     @app.exception_handler(HTTPException)
     async def not_routed(request: Request, exc: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(exc.status_code, "http_error")
+        request.scope[NOTES]["error"] = code
         allowed = dict(exc.headers or {}).get("Allow")
         fix = f"send {allowed}" if allowed else _route_near(request.url.path)
         text = f"{request.method} {request.url.path[:200]}: {exc.detail}; {fix}"
