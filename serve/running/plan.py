@@ -207,6 +207,7 @@ async def make_plan(
     budget = Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1))
     if request.forward:
         _check_forward(request, strategy, model)
+        request = _with_default_effort(request, config)
         settled, sampling = _as_it_came(request, model, most)
         sampling = _shared(sampling, budget, width, strategy)
         prompts: tuple[Prompt, ...] = ()
@@ -295,6 +296,13 @@ def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeReque
     if preset is None or explicit:
         return request
     return replace(request, thinking=replace(wish, effort=preset.reasoning_effort, budget=preset.thinking_budget))
+
+
+def _with_default_effort(request: ServeRequest, config: ServeConfig) -> ServeRequest:
+    """A request to a server behind with the operator's level of effort, where it says nothing of thought."""
+    wish, effort = request.thinking, config.thinking.default_effort
+    is_explicit = wish.effort is not None or wish.budget is not None or wish.enabled is not None
+    return request if is_explicit or effort is None else replace(request, thinking=replace(wish, effort=effort))
 
 
 def _with_temperature(

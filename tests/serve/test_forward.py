@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from serve.operator.config import PresetSpec, ServeLimits
+from serve.requests.thinking import ThinkingPolicy
 from serve.running.catalogue import ServedModel, open_forward
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
@@ -410,14 +411,14 @@ def nano() -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def messages_only() -> Iterator[tuple[Running, Upstream]]:
+def messages_only(**options: Any) -> Iterator[tuple[Running, Upstream]]:
     """A server in front of one that takes messages only, and says one word after another."""
     with upstream(lambda number, body: {"content": "7", "finish": "length"}) as found:
         features = Features("theirs", usage=True, limit_field="max_tokens")
         door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
         model = dataclasses.replace(served(WithoutIds(replies({"q": ["7"]}))), forward=door)
         presets = [PresetSpec("m:refine", "m", "refine")]
-        with running(model, presets=presets, auto={"high": "m:refine"}) as server:
+        with running(model, presets=presets, auto={"high": "m:refine"}, **options) as server:
             yield server, found
 
 
@@ -509,3 +510,10 @@ def test_a_vote_that_is_passed_on_tells_how_it_stands(behind: tuple[Running, Ups
     assert {node["text"] for node in nodes.values()} <= {'{"x": 1}', '{"x": 2}', '{ "x":2 }'}
     (one,) = streamed(server, chat("x", tools=TOOLS, ttc={"progress": "summary"}))["progress"][-1:]
     assert (one["nodes_total"], one["finished"]) == (1, 1) and "nodes" not in one
+
+
+def test_the_operators_level_of_effort_is_that_of_chats_that_say_nothing_and_are_passed_through() -> None:
+    with messages_only(thinking=ThinkingPolicy(default_effort="low")) as (server, found):
+        for fields in ({}, {"tools": TOOLS}, {"reasoning_effort": "high"}, {"enable_thinking": True}):
+            assert server.ask(chat("q", **fields)).status_code == 200
+    assert [asked.get("reasoning_effort") for asked in found.asked] == ["low", "low", "high", "medium"]
