@@ -260,6 +260,7 @@ def _add_refusals(app: FastAPI, service: InferenceService) -> None:
     @app.exception_handler(HTTPException)
     async def not_routed(request: Request, exc: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(exc.status_code, "http_error")
+        request.scope[NOTES]["error"] = code
         allowed = dict(exc.headers or {}).get("Allow")
         fix = f"send {allowed}" if allowed else _route_near(request.url.path)
         text = f"{request.method} {request.url.path[:200]}: {exc.detail}; {fix}"
@@ -498,7 +499,10 @@ class LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Take a line, where there is room for it."""
-        line = self.format(record) + "\n"
+        try:
+            line = self.format(record) + "\n"
+        except Exception as exc:  # a mistake in somebody's message, which is no reason to fail there
+            line = self._own("a line of this log has no form", line=repr(record.msg), error=repr(exc))
         with self._changed:
             if self._size > MAX_UNWRITTEN:
                 self._num_lost += 1
@@ -523,15 +527,13 @@ class LineHandler(logging.Handler):
                 self._num_lost += not is_written
                 num_lost, self._num_lost = (self._num_lost, 0) if is_written else (0, self._num_lost)
                 self._changed.notify_all()
-            if num_lost and not self._write(self._loss(num_lost)):
+            if num_lost and not self._write(self._own("lines of this log were lost", lost=num_lost)):
                 with self._changed:
                     self._num_lost += num_lost
 
-    def _loss(self, num: int) -> str:
-        """The line that tells of lines that are not there."""
-        record = _log.makeRecord("serve", logging.WARNING, "", 0, "lines of this log were lost", (), None)
-        record.lost = num
-        return self.format(record) + "\n"
+    def _own(self, text: str, **fields: object) -> str:
+        """A line about the log itself."""
+        return self.format(_log.makeRecord("serve", logging.WARNING, "", 0, text, (), None, extra=fields)) + "\n"
 
     def _write(self, line: str) -> bool:
         """Write a line; False where the file does not take it, which is told once it does."""

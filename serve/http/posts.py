@@ -68,7 +68,8 @@ async def read_body(scope: Scope, receive: Receive, limit: int, within_s: float)
 
 
 async def _read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    refusal = ApiError(413, "body_too_large", f"the body is larger than this server's limit of {limit} bytes")
+    most = f"this server's limit of {limit} bytes (its operator can raise limits.max_body_bytes)"
+    refusal = ApiError(413, "body_too_large", f"the body is larger than {most}")
     headers = dict(scope["headers"])
     coding = headers.get(b"content-encoding", b"identity").decode("latin-1")
     if coding.lower() != "identity":

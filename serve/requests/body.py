@@ -24,7 +24,8 @@ from ttc.config.values import counted, nearest
 
 Model = TypeVar("Model", bound=BaseModel)
 MAX_SHOWN = 80
-MAX_DEPTH = 24
+MAX_DEPTH = 128
+"""Levels of a body: a JSON schema has two to four for each object within another."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 """Where a body may hold half a character, which no tokenizer takes."""
 _KINDS = {

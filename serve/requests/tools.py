@@ -24,7 +24,8 @@ from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.toolformats import ToolFormat
 
 ToolChoice = Literal["auto", "none", "required"]
-_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# OpenAI takes 64 characters, and Anthropic twice as many: names of MCP servers and of their functions together.
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _BLANK = r"BLANK: /[ \n]{0,4}/"
 _TEXT = r"TEXT: /(.|\n)*/"

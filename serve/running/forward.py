@@ -29,6 +29,7 @@ from serve.running.events import (
     Done,
     Finish,
     FinishReason,
+    SearchProgress,
     ServeEvent,
     Started,
     ThinkingDelta,
@@ -36,9 +37,10 @@ from serve.running.events import (
 )
 from serve.running.plan import RequestPlan
 from serve.running.upstreams import Upstreams, home_of
+from serve.running.watch import Board
 from ttc import answers, seeds
 from ttc.concurrent import gather
-from ttc.core import FILTERED, Message, Sampling, ThinkState, Usage
+from ttc.core import FILTERED, Answer, Event, Message, Sampling, ThinkState, Usage
 from ttc.engines.openai.wire import (
     ServerUsage,
     as_mapping,
@@ -88,6 +90,12 @@ class _Reply:
         usage = self.usage
         return TokenCounts(usage.prompt, usage.cached, usage.generated, usage.thinking)
 
+    def event(self, index: int) -> Event:
+        """What a board is told of it."""
+        ends = {"stop_reason": "eos" if self.finish in ("stop", "tool_calls") else None}
+        data = {"num_tokens": self.usage.generated, "thinking": False, "injected": False, "text": self.content, **ends}
+        return Event("generate", (index,), data)
+
     def final(self, kind: str) -> str | None:
         """Its calls or its JSON in one spelling, or the final answer of its words; None where it did not end."""
         if self.finish not in ("stop", "tool_calls"):
@@ -122,7 +130,11 @@ def forward_body(request: ServeRequest, sampling: Sampling, features: Features, 
 
 
 async def execute_forward(
-    plan: RequestPlan, started: Started, emit: Callable[[ServeEvent], None], charge: Callable[[Usage], None]
+    plan: RequestPlan,
+    started: Started,
+    emit: Callable[[ServeEvent], None],
+    charge: Callable[[Usage], None],
+    interval_s: float,
 ) -> None:
     """Ask the server behind and emit events, `Done` last; raises ApiError (it broke off) or TTCError (it refused)."""
     forward = plan.model.forward
@@ -132,13 +144,17 @@ async def execute_forward(
     request, gate, share = plan.request, plan.model.gate, plan.model.gate.share(wide=plan.sequences > 1)
     num_draws = request.num_choices if plan.direct else plan.sequences
     is_shown = plan.direct and request.stream
+    level = plan.progress if request.stream else "off"
+    board = Board(level, lambda data: emit(SearchProgress(data)), interval_s, show=request.thinking.show)
 
     async def one(index: int) -> _Reply:
         seed = seeds.derive(plan.seed, "choice", index) >> (64 - forward.features.seed_bits)
         body = forward_body(request, plan.sampling, forward.features, seed)
         async with gate.slot(share):
             write = _writer(index, request, emit) if is_shown else None
-            return await _ask(forward, body, request, write, charge)
+            reply = await _ask(forward, body, request, write, charge)
+        board.take(reply.event(index))
+        return reply
 
     replies = await gather(one(index) for index in range(num_draws))
     finals = [None if plan.direct else reply.final(plan.answer_kind) for reply in replies]
@@ -146,6 +162,8 @@ async def execute_forward(
     class_of = answers.classes(keys)
     keys = [class_of[key] for key in keys]
     winner = 0 if plan.direct else _vote(keys)
+    board.take(Event("select", (winner,)))
+    board.finish(Answer("", None))
     choices = replies if plan.direct else [replies[winner]]
     counts = [reply.counts for reply in choices]
     for index, reply in enumerate(choices):

@@ -71,7 +71,10 @@ CHARS_OF_TOKEN = 4
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestPlan:
-    """A request bound to a model, a strategy and limits. `sequences` is how many draws may run at once."""
+    """A request bound to a model, a strategy and limits.
+
+    `sequences` is how many draws it may make, `at_once` how many of them may run together.
+    """
 
     request: ServeRequest
     model: ServedModel
@@ -88,6 +91,7 @@ class RequestPlan:
     progress: ProgressLevel
     prompts: tuple[Prompt, ...]
     sequences: int
+    at_once: int
     adjusted: Mapping[str, Any] = field(default_factory=dict)
     """What the preset has, or the key's quota or a fallback's context leaves, instead of what was asked, by field."""
 
@@ -202,7 +206,8 @@ async def make_plan(
     most = _most_tokens(request, config.limits, total.limit if strategy == DIRECT and total.asked is None else None)
     budget = Budget(tokens=max((total.asked or total.limit) // request.num_replies, 1))
     if request.forward:
-        _check_forward(request, strategy, model.forward is not None, model.name)
+        _check_forward(request, strategy, model)
+        request = _with_default_effort(request, config)
         settled, sampling = _as_it_came(request, model, most)
         sampling = _shared(sampling, budget, width, strategy)
         prompts: tuple[Prompt, ...] = ()
@@ -228,6 +233,7 @@ async def make_plan(
         progress=wish.progress or "off",
         prompts=prompts,
         sequences=width * request.num_replies,
+        at_once=at_once_of(strategy, offer.function, arguments) * request.num_replies,
         adjusted=adjusted,
     )
     return plan.instead_of(request.sampling.max_tokens)
@@ -292,6 +298,13 @@ def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeReque
     return replace(request, thinking=replace(wish, effort=preset.reasoning_effort, budget=preset.thinking_budget))
 
 
+def _with_default_effort(request: ServeRequest, config: ServeConfig) -> ServeRequest:
+    """A request to a server behind with the operator's level of effort, where it says nothing of thought."""
+    wish, effort = request.thinking, config.thinking.default_effort
+    is_explicit = wish.effort is not None or wish.budget is not None or wish.enabled is not None
+    return request if is_explicit or effort is None else replace(request, thinking=replace(wish, effort=effort))
+
+
 def _with_temperature(
     request: ServeRequest, preset: PresetSpec | None, width: int
 ) -> tuple[ServeRequest, Mapping[str, Any]]:
@@ -326,10 +339,28 @@ def _scorer(
 
 
 def width_of(function: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
-    """How many draws of one choice may run at once."""
-    default = getattr(function, "__kwdefaults__", None) or {}
-    width = arguments.get("n", default.get("n", 1))
+    """How many draws one choice may have."""
+    width = _values(function, arguments).get("n", 1)
     return width if isinstance(width, int) and width >= 1 else 1
+
+
+def at_once_of(strategy: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> int:
+    """How many draws of one choice may run together: all of them, but of a strategy that draws in waves."""
+    width, wave = width_of(function, arguments), _WAVES.get(strategy)
+    return width if wave is None else min(width, wave(_values(function, arguments)))
+
+
+def _values(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a strategy is called with, its defaults included."""
+    return {**(getattr(function, "__kwdefaults__", None) or {}), **arguments}
+
+
+def _wave_of_adaptive(values: Mapping[str, Any]) -> int:
+    return max(int(values["window" if values["rule"] == "window" else "wave"]), 1)
+
+
+_WAVES: Mapping[str, Callable[[Mapping[str, Any]], int]] = {"adaptive": _wave_of_adaptive}
+"""How many draws a wave has, of strategies that see one wave before they draw the next."""
 
 
 def _check_support(request: ServeRequest, strategy: str, parameters: Mapping[str, Any], width: int) -> None:
@@ -667,10 +698,11 @@ def with_extras(
     return ExtraSampling(**{field.name: getattr(sampling, field.name) for field in fields(Sampling)}, **extras)
 
 
-def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) -> None:
+def _check_forward(request: ServeRequest, strategy: str, model: ServedModel) -> None:
     """Refuse by name what cannot go together with fields that are passed through."""
+    name = model.name
     field = next(iter(request.forward)) if request.form is None else request.form.field
-    if not able:
+    if model.forward is None:
         why = (
             f"{field}: the engine of model {name} holds no answer to a form (embedded, vllm and sglang do, for chat "
             "templates that write calls in JSON), and there is no server behind it (--upstream); leave it out"
@@ -679,6 +711,9 @@ def _check_forward(request: ServeRequest, strategy: str, able: bool, name: str) 
     wish = request.thinking
     if wish.budget not in (None, 0) or wish.min_tokens:
         counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens"
+        if not model.engine.capabilities.token_ids:
+            why = f"{counted}: {name} takes no token ids, so its thinking cannot be counted: leave it out"
+            raise unsupported(counted, why)
         raise unsupported(counted, f"{counted} cannot be held together with {field}: leave one out")
     if strategy not in FORWARDED_BY:
         able_ones = " or ".join(FORWARDED_BY)

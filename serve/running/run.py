@@ -65,10 +65,10 @@ async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge
         TTCError: the engine or a scorer failed.
     """
     if plan.request.forward:
-        await execute_forward(plan, started, emit, charge)
+        await execute_forward(plan, started, emit, charge, interval_s)
         return
     emit(started)
-    share = plan.model.gate.share(wide=plan.sequences > 1)
+    share = plan.model.gate.share(wide=plan.at_once > 1)
     choices = await gather(
         _choice(plan, started.id, index, share, emit, charge, interval_s) for index in range(plan.request.num_replies)
     )

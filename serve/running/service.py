@@ -93,7 +93,7 @@ class InferenceService:
             raise unavailable("draining", "the server is shutting down", retry_after_s=left_s)
         most, least = (0, 1) if key.limits.tokens_per_minute is None else (self._most_tokens(plan), plan.num_prompt + 1)
         is_wide = plan.sequences > 1
-        ticket = await self.admission.admit(key, plan.sequences, search=is_wide, most=most, least=least)
+        ticket = await self.admission.admit(key, plan.at_once, search=is_wide, most=most, least=least)
         plan = plan.within(ticket.tokens)
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from serve.operator.config import PresetSpec, ServeLimits
+from serve.requests.thinking import ThinkingPolicy
 from serve.running.catalogue import ServedModel, open_forward
 from serve.running.upstreams import Upstreams
 from tests.serve.running import Running, chat, running, scripted, served, spec
@@ -410,14 +411,14 @@ def nano() -> Iterator[Running]:
 
 
 @contextlib.contextmanager
-def messages_only() -> Iterator[tuple[Running, Upstream]]:
+def messages_only(**options: Any) -> Iterator[tuple[Running, Upstream]]:
     """A server in front of one that takes messages only, and says one word after another."""
     with upstream(lambda number, body: {"content": "7", "finish": "length"}) as found:
         features = Features("theirs", usage=True, limit_field="max_tokens")
         door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, features)
         model = dataclasses.replace(served(WithoutIds(replies({"q": ["7"]}))), forward=door)
         presets = [PresetSpec("m:refine", "m", "refine")]
-        with running(model, presets=presets, auto={"high": "m:refine"}) as server:
+        with running(model, presets=presets, auto={"high": "m:refine"}, **options) as server:
             yield server, found
 
 
@@ -459,8 +460,10 @@ def test_a_budget_in_tokens_holds_for_what_is_passed_on(
     assert reply["ttc"]["stop_cause"] == ("done" if each == 6 else "budget")
 
 
-def test_a_budget_that_has_no_token_for_each_draw_that_is_passed_on_is_refused() -> None:
+def test_budgets_that_cannot_be_held_where_chats_are_passed_on_are_refused() -> None:
     with messages_only() as (server, found):
+        counted = server.ask(chat("q", tools=TOOLS, thinking_budget=5)).json()["error"]
+        assert counted["param"] == "thinking_budget" and "takes no token ids" in counted["message"]
         refused = server.ask(chat("q", tools=TOOLS, ttc={**VOTE, "max_total_tokens": 3}))
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "ttc.max_total_tokens")
     assert not found.asked
@@ -495,3 +498,22 @@ def test_the_candidates_of_a_vote_that_is_passed_on_are_told_as_those_of_a_model
     with messages_only() as (other_server, _):
         plain = other_server.ask(chat("q", reasoning_effort="low", ttc=search)).json()["ttc"]
     assert [(row["text"], row["final"]) for row in plain["candidates"]] == [("7", None)] * 4, "cut, so not final"
+
+
+def test_a_vote_that_is_passed_on_tells_how_it_stands(behind: tuple[Running, Upstream]) -> None:
+    server, _ = behind
+    reply = streamed(server, chat("x", response_format={"type": "json_object"}, ttc={**VOTE, "progress": "full"}))
+    last = reply["progress"][-1]
+    assert (last["nodes_total"], last["live"], last["finished"], last["tokens"]) == (4, 0, 4, 20)
+    nodes = {tuple(node["path"]): node for message in reply["progress"] for node in message["nodes"]}
+    assert sorted(node["state"] for node in nodes.values()) == ["chosen", *["finished"] * 3]
+    assert {node["text"] for node in nodes.values()} <= {'{"x": 1}', '{"x": 2}', '{ "x":2 }'}
+    (one,) = streamed(server, chat("x", tools=TOOLS, ttc={"progress": "summary"}))["progress"][-1:]
+    assert (one["nodes_total"], one["finished"]) == (1, 1) and "nodes" not in one
+
+
+def test_the_operators_level_of_effort_is_that_of_chats_that_say_nothing_and_are_passed_through() -> None:
+    with messages_only(thinking=ThinkingPolicy(default_effort="low")) as (server, found):
+        for fields in ({}, {"tools": TOOLS}, {"reasoning_effort": "high"}, {"enable_thinking": True}):
+            assert server.ask(chat("q", **fields)).status_code == 200
+    assert [asked.get("reasoning_effort") for asked in found.asked] == ["low", "low", "high", "medium"]

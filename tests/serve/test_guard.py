@@ -243,9 +243,15 @@ def test_the_log_says_why_a_request_was_refused_and_whose_it_was(caplog: pytest.
     with caplog.at_level(logging.INFO, "serve.access"), running(served(scripted()), keys=keys) as server:
         for secret in (ALICE, ALICE, BOB):
             server.ask(chat(), **bearer(secret))
+        server.ask(chat(), "/v1/nothing", **bearer(ALICE))
     lines = [record.__dict__ for record in caplog.records if record.name == "serve.access"]
     told = [(line["status"], line.get("error"), line.get("key")) for line in lines]
-    assert told == [(200, None, "alice"), (429, "rate_limit_exceeded", "alice"), (401, "invalid_api_key", None)]
+    assert told == [
+        (200, None, "alice"),
+        (429, "rate_limit_exceeded", "alice"),
+        (401, "invalid_api_key", None),
+        (404, "not_found", "alice"),
+    ]
 
 
 def test_a_log_line_is_one_line_whatever_is_in_it() -> None:

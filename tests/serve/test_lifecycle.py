@@ -109,6 +109,17 @@ def test_silence_is_filled_with_comments_and_a_late_failure_ends_the_stream_prop
     assert chunks_of(response.text)[-1]["error"]["code"] == "deadline_exceeded"
 
 
+@pytest.mark.parametrize(("search", "taken"), [({}, 1), ({"wave": 3}, 3), ({"rule": "window"}, 5), ({"n": 2}, 1)])
+def test_a_vote_that_draws_in_waves_takes_the_places_of_one_wave(search: dict[str, Any], taken: int) -> None:
+    engine = GatedEngine(max_concurrency=64)
+    with running(served(engine), limits=ServeLimits(max_sequences=8)) as server, ThreadPoolExecutor() as pool:
+        asking = pool.submit(server.ask, chat(ttc={"strategy": "adaptive", **search}))
+        assert until(lambda: engine.num_live == taken, 5)
+        assert server.service.admission.sequences == taken
+        engine.let_through(server.loop, 64)
+        assert asking.result(10).status_code == 200
+
+
 @pytest.mark.parametrize("chats", [1, 5])
 def test_a_search_of_64_does_not_starve_chats(chats: int) -> None:
     """Counted in draws, so that it does not depend on how busy the machine is."""

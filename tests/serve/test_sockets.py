@@ -402,13 +402,15 @@ def test_every_line_of_the_log_is_json() -> None:
         logging.getLogger("asyncio").error("task", exc_info=ValueError("two\nlines"))
         logging.getLogger("py.warnings").warning("coroutine 'x' was never awaited")
         logging.getLogger("serve").info("listening on %s", "http://127.0.0.1:1")
+        logging.getLogger("other").warning("%d apples", "two")
         root.handlers[0].flush()
     finally:
         root.handlers = before
         root.setLevel(level)
         logging.captureWarnings(False)
     lines = [json.loads(line) for line in stream.getvalue().splitlines()]
-    assert [line["level"] for line in lines] == ["warning", "error", "warning", "info"]
+    assert [line["level"] for line in lines] == ["warning", "error", "warning", "info", "warning"]
+    assert lines[-1]["line"] == "'%d apples'"
 
 
 def test_a_log_that_nobody_reads_holds_nothing_up_and_tells_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -779,3 +779,22 @@ def test_calls_of_two_turns_have_ids_of_their_own_although_both_have_one_seed(cl
         ids.append(call.id)
         turns += [message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "no"}]
     assert len({*ids}) == 3
+
+
+def test_a_schema_of_ten_objects_that_may_be_null_within_each_other_is_held(client: openai.OpenAI) -> None:
+    schema: dict[str, Any] = {"type": "boolean"}
+    for _ in range(10):  # as deep as OpenAI takes them
+        inner = {"anyOf": [schema, {"type": "null"}]}
+        schema = {"type": "object", "properties": {"in": inner}, "required": ["in"], "additionalProperties": False}
+    wish: Any = {"type": "json_schema", "json_schema": {"name": "deep", "strict": True, "schema": schema}}
+    value = json.loads(ask(client, response_format=wish, max_tokens=400).choices[0].message.content or "")
+    while isinstance(value, dict):
+        value = value["in"]
+    assert value in (True, False, None)
+
+
+@pytest.mark.parametrize(("length", "status"), [(128, 200), (129, 400)])
+def test_a_functions_name_is_as_long_as_anthropics_may_be(server: Running, length: int, status: int) -> None:
+    tools = [{"name": "mcp__" + "x" * (length - 5), "input_schema": {"type": "object"}}]
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "tools": tools}
+    assert server.ask(body, "/v1/messages").status_code == status
