@@ -12,6 +12,7 @@ from train.base.models import (
     LoraLinear,
     Shape,
     add_lora,
+    layers_of,
     load_model,
     load_tokenizer,
     merged_state,
@@ -163,6 +164,23 @@ def test_a_model_under_adapters_is_written_in_the_type_it_names_and_a_tied_weigh
         assert {weight.dtype for weight in weights.values()} == {dtype}
         assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
         assert "lm_head.weight" not in weights
+
+
+@pytest.mark.parametrize(("family", "sizes"), [
+    ("Qwen3", {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "head_dim": 8}),
+    ("GPT2", {"n_embd": 16, "n_layer": 3, "n_head": 2}),
+    ("OPT", {"hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 3, "num_attention_heads": 2,
+             "word_embed_proj_dim": 16}),
+    ("Mixtral", {"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2,
+                 "num_key_value_heads": 2}),
+])  # fmt: skip
+def test_a_model_is_split_by_its_layers_whatever_its_family_calls_them(family, sizes):
+    import transformers
+
+    config = getattr(transformers, f"{family}Config")(**sizes, vocab_size=32)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert len(layers_of(model)) == 3
 
 
 def test_fine_tuning_with_adapters_learns_and_resumes_bit_for_bit(cipher_model, tmp_path):
