@@ -2,10 +2,12 @@
 
 import json
 import shutil
+import weakref
 
 import pytest
 import torch
 
+from tests import qwen_like
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.stages import make_stage
 from train.base.models import (
@@ -15,6 +17,7 @@ from train.base.models import (
     layers_of,
     load_model,
     load_tokenizer,
+    loaded,
     merged_state,
     new_model,
     save_model,
@@ -181,6 +184,28 @@ def test_a_model_is_split_by_its_layers_whatever_its_family_calls_them(family, s
     with torch.device("meta"):
         model = transformers.AutoModelForCausalLM.from_config(config)
     assert len(layers_of(model)) == 3
+
+
+@pytest.mark.parametrize("kind", ["sft", "preference", "reward_model"])
+def test_no_second_model_is_held_beside_the_one_that_is_trained(tmp_path, kind, monkeypatch):
+    base = qwen_like.model(tmp_path / "base")
+    rows = [{"prompt": word, "chosen": f"{word} is it", "rejected": "no"} for word in ("one", "two", "three")]
+    if kind == "sft":
+        rows = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in rows]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    models, counts = weakref.WeakSet(), []
+
+    def counted(*arguments, **options):
+        model = loaded(*arguments, **options)
+        models.add(model)
+        counts.append(len(models))
+        return model
+
+    for module in ("train.base.models", "train.reward_models.reward_models"):
+        monkeypatch.setattr(f"{module}.loaded", counted)
+    stage = make_stage(kind, data=str(tmp_path / "rows.jsonl"), steps=2, rows=2, lr=1e-3, lora=2)
+    stage.run(setting(tmp_path / kind, base))
+    assert set(counts) == {1}
 
 
 def test_fine_tuning_with_adapters_learns_and_resumes_bit_for_bit(cipher_model, tmp_path):
