@@ -69,6 +69,14 @@ def test_every_kind_of_stage_that_trains_has_its_parts() -> None:
     assert all(cost.steps for cost in costs.values())
 
 
+def test_models_that_reward_are_in_the_memory_of_the_stage_that_asks_them() -> None:
+    (labels, steps) = planned("math-shepherd", "1x80gb", QWEN25)
+    assert labels.name == "1-prm" and labels.memory["optimiser"] == pytest.approx(8 * 1.5437, rel=1e-3)
+    assert labels.sampled is None and "draws for labels, at most" in next(lines([labels]))
+    assert steps.memory["judges"] == pytest.approx(4 * 1.5437, rel=1e-3)
+    assert "judges" not in planned("r1-zero", "1x80gb", QWEN25)[0].memory
+
+
 def test_tokens_of_a_plan_are_said_to_be_bounds() -> None:
     cost = StageCost("1-sft", {"weights": 1.0}, None, 0, 30720, 6, None, None)
     assert next(lines([cost])) == "1-sft: 6 steps, at most 0 tokens sampled and 30,720 trained"

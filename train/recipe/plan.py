@@ -2,9 +2,10 @@
 
 Memory is counted, not guessed: parameters from the model's configuration on no device at all, activations by what
 autograd would save (fake tensors through one layer and through two: every further one is the difference). A device
-holds weights, gradients and moments in fp32, the reference, the critic, the activations of a micro-batch, a chunk of
-logits a few times over, and the engine's share. Hours come from a probe of seconds: how fast this machine updates and
-samples with this model; without one there are none. Tokens are bounds: rollouts as long as they may be.
+holds weights, gradients and moments in fp32, the reference, the critic, models that reward, the activations of a micro-
+batch, a chunk of logits a few times over, and the engine's share. Hours come from a probe of seconds: how fast this
+machine updates and samples with this model; without one there are none. Tokens are bounds: rollouts as long as they may
+be.
 
 What an allocator keeps of freed blocks: of a device of known size a tenth is left free for it; a processor's heap keeps
 blocks of up to 32 MiB, which is a part of its own (`benchmarks.train_memory`). Left out: what other processes hold, and
@@ -38,7 +39,10 @@ FREE = 0.1
 _HEAP = 0.3
 """What glibc's heap keeps of freed blocks, as a share of what is in use (`benchmarks.train_memory`)."""
 _LEARNERS = ("grpo", "ppo", "agent", "on_policy")
-_TRAINED = (*_LEARNERS, "sft", "preference", "reward_model")
+_TRAINED = (*_LEARNERS, "sft", "preference", "reward_model", "prm", "verifier_lm")
+_PAIRS = ("preference", "reward_model")
+_JUDGES = ("process_reward", "verifier_lm")
+"""Fields that name a model which rewards, beside those of `reward_model`; taken to be of the policy's size."""
 _PROMPT = 256
 """Tokens of a prompt that tokens are counted with."""
 
@@ -56,12 +60,15 @@ class ModelCounts:
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What one stage takes: GB on each device by part, tokens of all its steps, steps, and hours where known."""
+    """What one stage takes: GB on each device by part, tokens of all its steps, steps, and hours where known.
+
+    `sampled` is None where only the run knows: a draw for each step of solutions that are drawn first.
+    """
 
     name: str
     memory: Mapping[str, float]
     limit: float | None
-    sampled: int
+    sampled: int | None
     trained: int
     steps: int
     hours: float | None
@@ -187,6 +194,9 @@ def stage_memory(
         parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
     if kind in ("grpo", "ppo", "agent"):
         parts["reference"] = each * whole / shards / GB
+    judges = len(fields.get("reward_model") or ()) + sum(bool(fields.get(name)) for name in _JUDGES)
+    if judges:
+        parts["judges"] = 4 * whole * judges / GB
     if kind == "ppo" and fields.get("critic") != "head":
         parts["critic"] = 16 * whole / GB
     if shards > 1:  # the layer that computes and the next one, and embeddings
@@ -312,15 +322,16 @@ def _longest(fields: Mapping[str, Any]) -> int:
     return make_task(task).sampling.max_tokens if isinstance(task, str) else 1024
 
 
-def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int, int]:
+def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int | None, int]:
     """Steps, most tokens sampled and most tokens trained on, prompts counted once each time."""
     longest = _longest(fields)
     if kind == "sample":
         return 1, int(fields["n"]) * int(fields.get("limit") or 7500) * longest, 0
     steps = int(fields["steps"])
     if kind not in _LEARNERS:
-        each = 1 if kind == "sft" else 2
-        return steps, 0, steps * int(fields.get("rows") or 32) * each * (_PROMPT + longest)
+        each = 2 if kind in _PAIRS else 1
+        sampled = None if kind == "prm" and fields.get("task") else 0  # how many steps are labelled is not known before
+        return steps, sampled, steps * int(fields.get("rows") or 32) * each * (_PROMPT + longest)
     rollouts = steps * int(fields["prompts"]) * int(fields["n"])
     passes = int(fields.get("epochs") or 1)
     return steps, rollouts * longest, passes * rollouts * (_PROMPT + longest)
@@ -329,7 +340,7 @@ def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int, int]:
 def _hours(kind: str, fields: Mapping[str, Any], cost: StageCost, counts: ModelCounts, speed: Speed) -> float:
     """Hours at the measured speeds: sampling, and 6 operations per parameter and token (8 when computed again)."""
     passes = 6 + 2 * bool(fields.get("checkpointing")) + (4 if kind in _LEARNERS else 0)
-    return (cost.sampled / speed.tokens + passes * counts.parameters * cost.trained / speed.flops) / 3600
+    return ((cost.sampled or 0) / speed.tokens + passes * counts.parameters * cost.trained / speed.flops) / 3600
 
 
 def probe(folder: Path, device: str) -> Speed:
@@ -381,7 +392,8 @@ def lines(costs: Sequence[StageCost]) -> Iterator[str]:
     """The plan as text."""
     for cost in costs:
         hours = "" if cost.hours is None else f", {cost.hours:.3g} h at the probe's speed"
-        tokens = f"at most {cost.sampled:,} tokens sampled and {cost.trained:,} trained"
+        drawn = "draws for labels, at most" if cost.sampled is None else f"at most {cost.sampled:,} tokens sampled and"
+        tokens = f"{drawn} {cost.trained:,} trained"
         yield f"{cost.name}: {counted(cost.steps, 'step')}, {tokens}{hours}"
         parts = ", ".join(f"{name} {storage(size * GB)}" for name, size in cost.memory.items())
         of = "" if cost.limit is None else f" of {cost.limit:g} GB"
