@@ -243,13 +243,16 @@ def within_context(stage: str, examples: Iterable[Example], folder: Path) -> Non
     from transformers import AutoConfig
 
     most, rows = most_tokens(folder), AutoConfig.from_pretrained(folder).get_text_config().vocab_size
-    for example in examples:
+    every = list(examples)
+    for example in every:
         ids = (*example.prompt_ids, *example.token_ids)
         where = example.where or f"a completion of {example.key}"
         if most is not None and len(ids) > most:
+            more = sum(len(one.prompt_ids) + len(one.token_ids) > most for one in every) - 1
+            others = f" ({counted(more, 'row')} more too long)" if more else ""
             raise RecordError(
-                f"{where}: {len(ids)} tokens, but the model of {stage} reads at most {most}; shorten it, or leave it "
-                "out"
+                f"{where}: {len(ids)} tokens, but the model of {stage} reads at most {most}{others}; shorten it, or "
+                "leave it out"
             )
         if max(ids) >= rows:
             raise RecordError(
