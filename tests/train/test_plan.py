@@ -116,3 +116,9 @@ def test_families_that_read_masks_otherwise_or_have_experts_are_planned_too(fami
     (cost,) = planned("r1-zero", "1x80gb", config)
     tokens = 8192  # of a pass
     assert cost.memory["activations"] > 2 * 8 * 64 * tokens / 1e9  # some eight tensors of each of two layers
+
+
+def test_stages_that_are_not_planned_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = qwen_like.model(tmp_path)
+    main(["train", "plan", "constitutional", "--model", str(folder), "--scale", "cpu", "--no-probe"])
+    assert capsys.readouterr().out.splitlines()[-1] == "not planned: 1-revise, 4-feedback"

@@ -256,6 +256,12 @@ def _plan(args: argparse.Namespace) -> int:
     costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory)
     for line in lines(costs):
         print(line)
+    planned = {cost.name for cost in costs}
+    others = [
+        name for number, step in enumerate(recipe.steps, start=1) if (name := f"{number}-{step.kind}") not in planned
+    ]
+    if others:
+        print(f"not planned: {', '.join(others)}")
     return 0 if all(cost.fits for cost in costs) else 3
 
 
