@@ -256,9 +256,9 @@ def _plan(args: argparse.Namespace) -> int:
     costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory)
     for line in lines(costs):
         print(line)
-    planned = {cost.name for cost in costs}
+    names = {cost.name for cost in costs}
     others = [
-        name for number, step in enumerate(recipe.steps, start=1) if (name := f"{number}-{step.kind}") not in planned
+        name for number, step in enumerate(recipe.steps, start=1) if (name := f"{number}-{step.kind}") not in names
     ]
     if others:
         print(f"not planned: {', '.join(others)}")

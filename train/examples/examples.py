@@ -498,8 +498,8 @@ def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[
     turns = row.get("messages")
     if "completion" in row or not isinstance(turns, list):
         return [_example(row, text, end, where)]
-    said = [at for at, turn in enumerate(turns) if at and isinstance(turn, dict) and turn.get("role") == "assistant"]
-    ends = [at for at in said if turns[at].get("weight") != 0]
+    places = [at for at, turn in enumerate(turns) if at and isinstance(turn, dict) and turn.get("role") == "assistant"]
+    ends = [at for at in places if turns[at].get("weight") != 0]
     if not ends:
         read_turns(row, where)  # says what is wrong with a turn, such as another name of a role
         raise RecordError(f"{where}: neither a completion nor a turn of the assistant to learn")
@@ -608,8 +608,8 @@ def _message(turn: Any, where: str) -> Message:
             raise RecordError(f"{where}: unknown field {name!r} of a message (known: {', '.join(_TURN)})")
     calls, call_id = turn.get("tool_calls") or (), turn.get("tool_call_id") or ""
     silent = bool(calls) and turn.get("content") is None
-    said = _with_thought(turn) if role == "assistant" else turn.get("content")
-    content = "" if silent and said is None else _content(said, f"{where}: role and content are needed: content")
+    words = _with_thought(turn) if role == "assistant" else turn.get("content")
+    content = "" if silent and words is None else _content(words, f"{where}: role and content are needed: content")
     if not isinstance(call_id, str) or not isinstance(calls, (list, tuple)):
         raise RecordError(f"{where}: tool_calls must be a list, and tool_call_id a text")
     if not calls and not call_id:

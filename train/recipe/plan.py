@@ -330,8 +330,8 @@ def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int | None, int]
     steps = int(fields["steps"])
     if kind not in _LEARNERS:
         each = 2 if kind in _PAIRS else 1
-        sampled = None if kind == "prm" and fields.get("task") else 0  # how many steps are labelled is not known before
-        return steps, sampled, steps * int(fields.get("rows") or 32) * each * (_PROMPT + longest)
+        most = None if kind == "prm" and fields.get("task") else 0  # how many steps are labelled is not known before
+        return steps, most, steps * int(fields.get("rows") or 32) * each * (_PROMPT + longest)
     rollouts = steps * int(fields["prompts"]) * int(fields["n"])
     passes = int(fields.get("epochs") or 1)
     return steps, rollouts * longest, passes * rollouts * (_PROMPT + longest)
@@ -392,8 +392,8 @@ def lines(costs: Sequence[StageCost]) -> Iterator[str]:
     """The plan as text."""
     for cost in costs:
         hours = "" if cost.hours is None else f", {cost.hours:.3g} h at the probe's speed"
-        drawn = "draws for labels, at most" if cost.sampled is None else f"at most {cost.sampled:,} tokens sampled and"
-        tokens = f"{drawn} {cost.trained:,} trained"
+        draws = "draws for labels, at most" if cost.sampled is None else f"at most {cost.sampled:,} tokens sampled and"
+        tokens = f"{draws} {cost.trained:,} trained"
         yield f"{cost.name}: {counted(cost.steps, 'step')}, {tokens}{hours}"
         parts = ", ".join(f"{name} {storage(size * GB)}" for name, size in cost.memory.items())
         of = "" if cost.limit is None else f" of {cost.limit:g} GB"

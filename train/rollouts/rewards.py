@@ -271,8 +271,8 @@ async def _add(judged: Sequence[Rollout], part: ShapingPart, step: int) -> list[
     for index, rollout in enumerate(judged):
         groups.setdefault(rollout.group, []).append(index)
     result = list(judged)
-    returned = await asyncio.gather(*(_asked(part, [judged[i] for i in own], step) for own in groups.values()))
-    for members, values in zip(groups.values(), returned, strict=True):
+    parts = await asyncio.gather(*(_asked(part, [judged[i] for i in own], step) for own in groups.values()))
+    for members, values in zip(groups.values(), parts, strict=True):
         for i, value in zip(members, values, strict=True):
             reward = judged[i].reward
             total = None if reward is None else reward + part.weight * value
@@ -282,8 +282,8 @@ async def _add(judged: Sequence[Rollout], part: ShapingPart, step: int) -> list[
 
 async def _asked(part: ShapingPart, rollouts: Sequence[Rollout], step: int) -> list[float]:
     """What a part gives for each rollout of a group."""
-    returned: object = part.shaping(rollouts, step)
-    return _values(part, await returned if isawaitable(returned) else returned, len(rollouts))
+    numbers: object = part.shaping(rollouts, step)
+    return _values(part, await numbers if isawaitable(numbers) else numbers, len(rollouts))
 
 
 def _values(part: ShapingPart, returned: object, num: int) -> list[float]:
