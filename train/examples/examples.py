@@ -456,7 +456,7 @@ def _as_ours(row: Mapping[str, Any]) -> dict[str, Any]:
     for name, thought in _ANSWERS.items():
         if isinstance(fields.get(name), list):
             last = _turn(fields[name][-1])
-            fields[name] = _with_thought(last) if "tool_calls" not in last else last
+            fields[name] = last if {"tool_calls", "tool_call_id"} & last.keys() else _with_thought(last)
         if isinstance(fields.get(name), str) and fields.get(thought) is None:
             fields[name], inside = _thought_of(fields[name])
             fields |= {} if inside is None else {thought: inside}
