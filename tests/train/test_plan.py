@@ -77,6 +77,23 @@ def test_models_that_reward_are_in_the_memory_of_the_stage_that_asks_them() -> N
     assert "judges" not in planned("r1-zero", "1x80gb", QWEN25)[0].memory
 
 
+def test_a_pass_holds_pairs_whole_and_is_larger_on_a_gpu(tmp_path: Path) -> None:
+    recipe = tmp_path / "two.toml"
+    own = 'data = "rows.jsonl"\nsteps = 1\nlr = 1e-5\n'
+    recipe.write_text("".join(f'[[stage]]\nkind = "{kind}"\n{own}' for kind in ("sft", "reward_model", "preference")))
+    stages = [
+        {cost.name: cost.memory for cost in plan_recipe(read_recipe(str(recipe)), QWEN25, None, None, memory, device)}
+        for memory, device in ((None, "cpu"), (24.0, "cuda"))
+    ]
+    for memory in stages:
+        single, pairs = memory["1-sft"]["activations"], memory["2-reward_model"]["activations"]
+        assert pairs == memory["3-preference"]["activations"] and single <= pairs
+    on_cpu, on_gpu = stages
+    # rows of 1,280 tokens: one alone or a pair in 2,048 tokens, 12 in 16,384
+    assert on_cpu["2-reward_model"]["activations"] == pytest.approx(2 * on_cpu["1-sft"]["activations"], rel=0.01)
+    assert on_gpu["1-sft"]["activations"] == pytest.approx(12 * on_cpu["1-sft"]["activations"], rel=0.01)
+
+
 def test_tokens_of_a_plan_are_said_to_be_bounds() -> None:
     cost = StageCost("1-sft", {"weights": 1.0}, None, 0, 30720, 6, None, None)
     assert next(lines([cost])) == "1-sft: 6 steps, at most 0 tokens sampled and 30,720 trained"

@@ -25,6 +25,7 @@ import torch
 
 from train.recipe.recipe import Recipe, RecipeStep
 from train.registries import STAGES, make_task
+from train.update.batch import pass_tokens
 from train.update.logprobs import chunk_size
 from ttc.config.recipes import parse_spec
 from ttc.config.signatures import options_of, parsed
@@ -94,18 +95,22 @@ class Speed:
 
 
 def plan_recipe(
-    recipe: Recipe, config: Any, scale: str | None, speed: Speed | None, memory: float | None = None
-) -> list[StageCost]:
-    """The cost of every stage that trains or samples; `memory` is the GB of a device where the scale names none."""
+    recipe: Recipe, config: Any, scale: str | None, speed: Speed | None, memory: float | None = None,
+    device: str = "cpu",
+) -> list[StageCost]:  # fmt: skip
+    """The cost of every stage that trains or samples.
+
+    `memory` is the GB of a device where the scale names none, and `device` its type there: passes are larger on a GPU.
+    """
     devices, gigabytes = HARDWARE.get(scale or "", (1, memory))
-    limit = memory or gigabytes
+    limit, device = memory or gigabytes, "cuda" if scale in HARDWARE else torch.device(device).type
     counts = counts_of(config)
     costs = []
     for number, step in enumerate(recipe.steps, start=1):
         fields = _fields(step)
         if step.kind in (*_TRAINED, "sample"):
             name = f"{number}-{step.kind}"
-            costs.append(_cost(name, step.kind, fields, (config, counts), (devices, limit), speed))
+            costs.append(_cost(name, step.kind, fields, (config, counts), (devices, limit, device), speed))
     return costs
 
 
@@ -137,24 +142,24 @@ def _fake(config: Any, layers: int | None = None) -> Any:
 
 
 def _cost(
-    name: str, kind: str, fields: Mapping[str, Any], model: tuple[Any, ModelCounts], place: tuple[int, float | None],
-    speed: Speed | None,
+    name: str, kind: str, fields: Mapping[str, Any], model: tuple[Any, ModelCounts],
+    place: tuple[int, float | None, str], speed: Speed | None,
 ) -> StageCost:  # fmt: skip
     config, counts = model
-    devices, limit = place
+    _, limit, device = place
     steps, sampled, trained = _tokens(kind, fields)
 
     def memory(changed: Mapping[str, Any]) -> Mapping[str, float]:
-        return stage_memory(kind, {**fields, **changed}, config, counts, devices, limit)
+        return stage_memory(kind, {**fields, **changed}, config, counts, *place)
 
     cost = StageCost(name, memory({}), limit, sampled, trained, steps, None, None)
     if not cost.fits:
-        tries = (change for change in _changes(kind, fields) if replace(cost, memory=memory(change)).fits)
+        tries = (change for change in _changes(kind, fields, device) if replace(cost, memory=memory(change)).fits)
         cost = replace(cost, fix=next(tries, {}))
     return replace(cost, hours=None if speed is None else _hours(kind, fields, cost, counts, speed))
 
 
-def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _changes(kind: str, fields: Mapping[str, Any], device: str) -> Iterator[Mapping[str, Any]]:
     """Settings that need less, each on top of those before it."""
     known = options_of(STAGES.load(kind)) if kind in STAGES.names() else {}
     change: dict[str, Any] = {}
@@ -163,7 +168,7 @@ def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
         ("micro_tokens", 2048), ("lora", 32),
     )  # fmt: skip
     for name, value in steps:
-        smaller = name != "micro_tokens" or value < int(fields.get(name) or 2048)
+        smaller = name != "micro_tokens" or value < _tokens_of_pass(fields, device)
         if name in known and fields.get(name) != value and smaller:
             change = {**change, name: value}
             yield change
@@ -172,8 +177,9 @@ def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
 
 
 def stage_memory(
-    kind: str, fields: Mapping[str, Any], config: Any, counts: ModelCounts, devices: int, limit: float | None
-) -> dict[str, float]:
+    kind: str, fields: Mapping[str, Any], config: Any, counts: ModelCounts, devices: int, limit: float | None,
+    device: str = "cpu",
+) -> dict[str, float]:  # fmt: skip
     """GB that one device holds, by part."""
     shards = devices if fields.get("shard") else 1
     whole = counts.parameters
@@ -187,8 +193,8 @@ def stage_memory(
         "weights": (each * whole + (4 * trained if rank else 0)) / shards / GB,
         "gradients": 4 * trained / shards / GB,
         "optimiser": 8 * trained / shards / GB,
-        "activations": activation_bytes(config, fields, counts) / GB,
-        "head": head_bytes(fields, counts, "cpu" if limit is None else "cuda") / GB,
+        "activations": activation_bytes(kind, config, fields, counts, device) / GB,
+        "head": head_bytes(kind, fields, counts, device) / GB,
     }
     if fields.get("autocast"):  # weights that are trained are cast once for a whole pass, others layer by layer
         parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
@@ -206,17 +212,17 @@ def stage_memory(
     return parts | engine
 
 
-def head_bytes(fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
+def head_bytes(kind: str, fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
     """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs."""
-    rows, length = _pass(fields)
+    rows, length = _pass(kind, fields, device)
     tokens = rows * length
     chunk = min(tokens, chunk_size(counts.ids, device))
     return 4.0 * (4 * chunk * counts.ids + 2 * tokens * counts.hidden)
 
 
-def activation_bytes(config: Any, fields: Mapping[str, Any], counts: ModelCounts) -> float:
+def activation_bytes(kind: str, config: Any, fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
     """What autograd keeps of one micro-batch below the head."""
-    shape = rows, length = _pass(fields)
+    shape = rows, length = _pass(kind, fields, device)
     saved = [_saved(config, layers, shape, bool(fields.get("autocast"))) for layers in (1, 2)]
     layer = saved[1] - saved[0]
     kept = 4.0 * rows * length * counts.hidden
@@ -308,10 +314,14 @@ def _engine_gb(spec: str, counts: ModelCounts, limit: float | None) -> float:
     return (8.0 if options.get("dtype") == "float32" else 4.0) * counts.parameters / GB
 
 
-def _pass(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows of one pass, each as long as it may be, and their length: a single row may be longer than a pass."""
-    length = _PROMPT + _longest(fields)
-    return max(int(fields.get("micro_tokens") or 2048) // length, 1), length
+def _pass(kind: str, fields: Mapping[str, Any], device: str) -> tuple[int, int]:
+    """Rows of one pass, each as long as it may be, and their length: a row, or a pair, may be longer than a pass."""
+    length, each = _PROMPT + _longest(fields), 2 if kind in _PAIRS else 1
+    return each * max(_tokens_of_pass(fields, device) // (each * length), 1), length
+
+
+def _tokens_of_pass(fields: Mapping[str, Any], device: str) -> int:
+    return pass_tokens(fields.get("micro_tokens"), torch.device(device))
 
 
 def _longest(fields: Mapping[str, Any]) -> int:
