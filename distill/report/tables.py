@@ -184,9 +184,9 @@ def training(job: JobData) -> Table:
     rows = []
     for name, lines in job.training.items():
         updates = [line for line in lines if line["step"]]
-        drawn = max((int(line.get("tokens", 0)) for line in updates), default=0)
+        draws = max((int(line.get("tokens", 0)) for line in updates), default=0)
         by_teachers = (value for line in updates for key, value in line.items() if key.startswith("teacher_tokens/"))
-        numbers = (drawn, sum(by_teachers), sum(line.get("tokens_learnt", 0.0) for line in updates))
+        numbers = (draws, sum(by_teachers), sum(line.get("tokens_learnt", 0.0) for line in updates))
         rows.append((name, f"{len(updates):,}", *(f"{int(number):,}" if number else "–" for number in numbers)))
     return Table("Training", ("stage", "updates", "tokens drawn", "read by teachers", "learnt"), rows)
 

@@ -1,5 +1,6 @@
 """The audit of training rows leaves out what would teach a student never to stop, or to say something else."""
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -45,6 +46,16 @@ def test_a_stop_token_inside_a_row_is_found(guesser):
     row = walk(f"s3{load_tokenizer(guesser).eos_token}s4")
     found = audit_rows([row], guesser, 64).audit
     assert "it must have the stop token at its end, and only there" in found.problems[0]
+
+
+def test_a_thought_that_the_template_has_begun_is_fit_to_learn(tmp_path):
+    student = qwen_like.model(tmp_path)
+    words = load_tokenizer(student)
+    words.chat_template += "{%- if add_generation_prompt %}{{- '<think>\n' }}{%- endif %}{# </think> #}"
+    words.save_pretrained(student)
+    row = dataclasses.replace(walk("\n\n7"), thinking="\nso it is 7.\n", mode="auto")
+    audited = audit_rows([row], student, 512)
+    assert audited.audit.problems == [] and len(audited.kept) == 1
 
 
 def test_a_template_that_ends_turns_otherwise_is_refused_with_the_fix(tmp_path, guesser):

@@ -2,18 +2,22 @@
 
 import json
 import shutil
+import weakref
 
 import pytest
 import torch
 
+from tests import qwen_like
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.stages import make_stage
 from train.base.models import (
     LoraLinear,
     Shape,
     add_lora,
+    layers_of,
     load_model,
     load_tokenizer,
+    loaded,
     merged_state,
     new_model,
     save_model,
@@ -163,6 +167,45 @@ def test_a_model_under_adapters_is_written_in_the_type_it_names_and_a_tied_weigh
         assert {weight.dtype for weight in weights.values()} == {dtype}
         assert json.loads((tmp_path / "config.json").read_text())["dtype"] == str(dtype).removeprefix("torch.")
         assert "lm_head.weight" not in weights
+
+
+@pytest.mark.parametrize(("family", "sizes"), [
+    ("Qwen3", {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "head_dim": 8}),
+    ("GPT2", {"n_embd": 16, "n_layer": 3, "n_head": 2}),
+    ("OPT", {"hidden_size": 16, "ffn_dim": 16, "num_hidden_layers": 3, "num_attention_heads": 2,
+             "word_embed_proj_dim": 16}),
+    ("Mixtral", {"hidden_size": 16, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2,
+                 "num_key_value_heads": 2}),
+])  # fmt: skip
+def test_a_model_is_split_by_its_layers_whatever_its_family_calls_them(family, sizes):
+    import transformers
+
+    config = getattr(transformers, f"{family}Config")(**sizes, vocab_size=32)
+    with torch.device("meta"):
+        model = transformers.AutoModelForCausalLM.from_config(config)
+    assert len(layers_of(model)) == 3
+
+
+@pytest.mark.parametrize("kind", ["sft", "preference", "reward_model"])
+def test_no_second_model_is_held_beside_the_one_that_is_trained(tmp_path, kind, monkeypatch):
+    base = qwen_like.model(tmp_path / "base")
+    rows = [{"prompt": word, "chosen": f"{word} is it", "rejected": "no"} for word in ("one", "two", "three")]
+    if kind == "sft":
+        rows = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in rows]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    models, counts = weakref.WeakSet(), []
+
+    def counted(*arguments, **options):
+        model = loaded(*arguments, **options)
+        models.add(model)
+        counts.append(len(models))
+        return model
+
+    for module in ("train.base.models", "train.reward_models.reward_models"):
+        monkeypatch.setattr(f"{module}.loaded", counted)
+    stage = make_stage(kind, data=str(tmp_path / "rows.jsonl"), steps=2, rows=2, lr=1e-3, lora=2)
+    stage.run(setting(tmp_path / kind, base))
+    assert set(counts) == {1}
 
 
 def test_fine_tuning_with_adapters_learns_and_resumes_bit_for_bit(cipher_model, tmp_path):

@@ -296,6 +296,22 @@ def test_a_part_of_the_reward_may_be_any_number_of_numpy_or_torch(tmp_path, valu
     assert [one.reward for one in read_rollouts(tmp_path / "rollouts.jsonl")] == [row.reward]
 
 
+def test_a_part_of_the_reward_may_be_an_async_function_which_is_asked_about_all_groups_at_once():
+    waiting, most = set(), []
+
+    async def asked(rollouts, step):
+        waiting.add(rollouts[0].group)
+        most.append(len(waiting))
+        await asyncio.sleep(0)
+        waiting.discard(rollouts[0].group)
+        return [float(one.group) for one in rollouts]
+
+    rewarder = Rewarder(Scored(), [ShapingPart("mine", 1.0, asked)], verifier_weight=0.0)
+    groups = [dataclasses.replace(rollout("5"), group=number) for number in (0, 1, 1, 2)]
+    rows = asyncio.run(rewarder.judge(groups, 0))
+    assert [row.reward for row in rows] == [0.0, 1.0, 1.0, 2.0] and max(most) == 3
+
+
 def test_rollouts_of_steps_that_are_drawn_anew_are_not_mixed_with_those_of_before(tmp_path):
     path = tmp_path / "rollouts.jsonl"
     with RolloutFile(path) as file:

@@ -189,9 +189,10 @@ def test_a_row_that_is_longer_than_the_model_reads_is_refused_by_line_and_length
 ) -> None:
     long = {"completion": "a " * 3000} if kind == "sft" else {"chosen": "a", "rejected": "a " * 3000}
     short = {name: value[:9] for name, value in long.items()}
-    data = write(tmp_path / "rows.jsonl", [{"prompt": "one", **short}, {"prompt": "two", **long}])
-    stage = make_stage(kind, data=str(data), steps=1, lr=1e-3)
-    with pytest.raises(RecordError, match=rf"line 2.*: \d{{4}} tokens, but the model of {kind} reads at most 2048"):
+    rows = [{"prompt": "one", **short}, {"prompt": "two", **long}, {"prompt": "three", **long}]
+    stage = make_stage(kind, data=str(write(tmp_path / "rows.jsonl", rows)), steps=1, lr=1e-3)
+    said = rf"line 2.*: \d{{4}} tokens, but the model of {kind} reads at most 2048 \(1 row more too long\); shorten it"
+    with pytest.raises(RecordError, match=said):
         stage.run(place(tmp_path / "1", base))
 
 

@@ -69,6 +69,31 @@ def test_every_kind_of_stage_that_trains_has_its_parts() -> None:
     assert all(cost.steps for cost in costs.values())
 
 
+def test_models_that_reward_are_in_the_memory_of_the_stage_that_asks_them() -> None:
+    (labels, steps) = planned("math-shepherd", "1x80gb", QWEN25)
+    assert labels.name == "1-prm" and labels.memory["optimiser"] == pytest.approx(8 * 1.5437, rel=1e-3)
+    assert labels.sampled is None and "draws for labels, at most" in next(lines([labels]))
+    assert steps.memory["judges"] == pytest.approx(4 * 1.5437, rel=1e-3)
+    assert "judges" not in planned("r1-zero", "1x80gb", QWEN25)[0].memory
+
+
+def test_a_pass_holds_pairs_whole_and_is_larger_on_a_gpu(tmp_path: Path) -> None:
+    recipe = tmp_path / "two.toml"
+    own = 'data = "rows.jsonl"\nsteps = 1\nlr = 1e-5\n'
+    recipe.write_text("".join(f'[[stage]]\nkind = "{kind}"\n{own}' for kind in ("sft", "reward_model", "preference")))
+    stages = [
+        {cost.name: cost.memory for cost in plan_recipe(read_recipe(str(recipe)), QWEN25, None, None, memory, device)}
+        for memory, device in ((None, "cpu"), (24.0, "cuda"))
+    ]
+    for memory in stages:
+        single, pairs = memory["1-sft"]["activations"], memory["2-reward_model"]["activations"]
+        assert pairs == memory["3-preference"]["activations"] and single <= pairs
+    on_cpu, on_gpu = stages
+    # rows of 1,280 tokens: one alone or a pair in 2,048 tokens, 12 in 16,384
+    assert on_cpu["2-reward_model"]["activations"] == pytest.approx(2 * on_cpu["1-sft"]["activations"], rel=0.01)
+    assert on_gpu["1-sft"]["activations"] == pytest.approx(12 * on_cpu["1-sft"]["activations"], rel=0.01)
+
+
 def test_tokens_of_a_plan_are_said_to_be_bounds() -> None:
     cost = StageCost("1-sft", {"weights": 1.0}, None, 0, 30720, 6, None, None)
     assert next(lines([cost])) == "1-sft: 6 steps, at most 0 tokens sampled and 30,720 trained"
@@ -108,3 +133,9 @@ def test_families_that_read_masks_otherwise_or_have_experts_are_planned_too(fami
     (cost,) = planned("r1-zero", "1x80gb", config)
     tokens = 8192  # of a pass
     assert cost.memory["activations"] > 2 * 8 * 64 * tokens / 1e9  # some eight tensors of each of two layers
+
+
+def test_stages_that_are_not_planned_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = qwen_like.model(tmp_path)
+    main(["train", "plan", "constitutional", "--model", str(folder), "--scale", "cpu", "--no-probe"])
+    assert capsys.readouterr().out.splitlines()[-1] == "not planned: 1-revise, 4-feedback"

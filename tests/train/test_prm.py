@@ -210,6 +210,15 @@ def test_a_language_model_may_say_a_good_or_a_bad_token_instead(language):
     assert score.steps == pytest.approx(ours.scores([_as_row(path, (len(path.token_ids) - 1,))], 0)[0], abs=1e-5)
 
 
+def test_activations_are_computed_again_where_that_is_asked_for(language, monkeypatch):
+    place = setting(language / "2-again", language / "base")
+    models = []
+    monkeypatch.setattr("train.stages.prm.fit", lambda model, *rest: models.append(model) or ({}, ""))
+    fields = {"data": str(language / "steps.jsonl"), "step_delimiter": ".", "steps": 1, "lr": 1e-3}
+    make_stage("prm", **fields, checkpointing=True).run(place)
+    assert models[0].is_gradient_checkpointing
+
+
 def test_labels_made_by_continuation_are_kept_and_a_run_on_them_resumes(cipher_model, tmp_path):
     place = setting(tmp_path / "2-prm", cipher_model)
     fields = {

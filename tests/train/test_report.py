@@ -50,6 +50,20 @@ def run(tmp_path_factory):
     return root / "out"
 
 
+def test_a_stage_of_several_models_shows_the_mean_of_their_metrics_and_the_alarms_of_all(tmp_path):
+    asked = {"recipe": "tiny", "seed": 3, "stages": [{"kind": "reward_model", "fields": {"data": "pairs.jsonl"}}]}
+    (tmp_path / "run.json").write_text(json.dumps(asked))
+    for member, losses in ((1, (0.7, 0.5)), (2, (0.9, 0.7))):
+        place = tmp_path / "1-reward_model" / f"member-{member}"
+        place.mkdir(parents=True)
+        rows = [{"step": step, "loss": loss} for step, loss in enumerate(losses, start=1)]
+        (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (place / "alarms.jsonl").write_text(json.dumps({"step": member, "rule": f"rule-{member}"}) + "\n")
+    (stage,) = read_run(tmp_path).stages
+    assert stage.series("loss") == [(1, pytest.approx(0.8)), (2, pytest.approx(0.6))]
+    assert [alarm["rule"] for alarm in stage.alarms] == ["rule-1", "rule-2"]
+
+
 def test_the_page_is_written_without_torch(run, tmp_path):
     assert heavy_modules_of("train", "report", run, "--out", tmp_path / "page.html") == []
 

@@ -129,6 +129,13 @@ def test_an_answer_begins_with_what_the_template_writes_before_it(tmp_path: Path
     assert text.decode(first.token_ids) == f"{lead}She sold 24.<|im_end|>"
 
 
+def test_nothing_is_put_before_an_answer_where_the_template_shows_no_turn_behind_what_asks_for_one(tmp_path) -> None:
+    text = _with_template(tmp_path, _ASKED.replace("LEAD", " ") + _SAID + "{% if add_generation_prompt %}->{% endif %}")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "How many?", "completion": "24"}) + "\n")
+    (example,) = read_examples(tmp_path / "rows.jsonl", text, text.eos_ids[0])
+    assert text.decode((*example.prompt_ids, *example.token_ids)) == "[INST] How many? [/INST]->24<|im_end|>"
+
+
 _OPENS = "{% if add_generation_prompt %}<think>\n{% endif %}"
 
 

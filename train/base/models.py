@@ -411,12 +411,26 @@ def shard(model: Any, world: World, score: Callable[..., Any]) -> Any:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
-    for layer in model.base_model.layers:
+    for layer in layers_of(model):
         fully_shard(layer, mesh=mesh)
     sharded = Sharded(model, score)
     # gathered again after every pass, so that a pass without a backward one leaves no old weights behind
     fully_shard(sharded, mesh=mesh, reshard_after_forward=True)
     return sharded
+
+
+def layers_of(model: Any) -> torch.nn.ModuleList:
+    """The layers of a model, whatever its family calls them: the list that holds most of its weights.
+
+    Raises:
+        ConfigError: it has none.
+    """
+    lists = [module for module in model.base_model.modules() if isinstance(module, torch.nn.ModuleList)]
+    if not lists:
+        raise ConfigError(
+            f"a model of the family {model.config.model_type} has no list of layers to split by: no shard"
+        )
+    return max(lists, key=num_parameters)
 
 
 def inner(model: Any) -> Any:

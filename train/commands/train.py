@@ -69,7 +69,7 @@ def _add_plan(verbs: Any) -> None:
     plan.add_argument("--model", required=True, help="model folder or hub id; a folder with a config.json will do")
     plan.add_argument("--scale", help="nano, or the hardware: cpu, 1x24gb, 1x80gb or 8x80gb")
     plan.add_argument("--memory", type=float, metavar="GB", help="of a device, where the scale names none or another")
-    plan.add_argument("--device", default="cpu", help="where the probe runs: cpu or cuda")
+    plan.add_argument("--device", default="cpu", help="what trains, and where the probe runs: cpu or cuda")
     plan.add_argument("--threads", type=int, default=1, help="compute threads of the probe on a CPU")
     plan.add_argument("--no-probe", action="store_true", help="measure nothing: no hours")
     _add_settings(plan, "STAGE.FIELD", "change a field, also STAGE.health.RULE.FIELD")
@@ -253,9 +253,15 @@ def _plan(args: argparse.Namespace) -> int:
     has_weights = any(folder.glob("*.safetensors"))
     torch.set_num_threads(args.threads)
     speed = probe(folder, args.device) if has_weights and not args.no_probe else None
-    costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory)
+    costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory, args.device)
     for line in lines(costs):
         print(line)
+    names = {cost.name for cost in costs}
+    others = [
+        name for number, step in enumerate(recipe.steps, start=1) if (name := f"{number}-{step.kind}") not in names
+    ]
+    if others:
+        print(f"not planned: {', '.join(others)}")
     return 0 if all(cost.fits for cost in costs) else 3
 
 

@@ -243,13 +243,16 @@ def within_context(stage: str, examples: Iterable[Example], folder: Path) -> Non
     from transformers import AutoConfig
 
     most, rows = most_tokens(folder), AutoConfig.from_pretrained(folder).get_text_config().vocab_size
-    for example in examples:
+    every = list(examples)
+    for example in every:
         ids = (*example.prompt_ids, *example.token_ids)
         where = example.where or f"a completion of {example.key}"
         if most is not None and len(ids) > most:
+            more = sum(len(one.prompt_ids) + len(one.token_ids) > most for one in every) - 1
+            others = f" ({counted(more, 'row')} more too long)" if more else ""
             raise RecordError(
-                f"{where}: {len(ids)} tokens, but the model of {stage} reads at most {most}; shorten it, or leave it "
-                "out"
+                f"{where}: {len(ids)} tokens, but the model of {stage} reads at most {most}{others}; shorten it, or "
+                "leave it out"
             )
         if max(ids) >= rows:
             raise RecordError(
@@ -453,7 +456,7 @@ def _as_ours(row: Mapping[str, Any]) -> dict[str, Any]:
     for name, thought in _ANSWERS.items():
         if isinstance(fields.get(name), list):
             last = _turn(fields[name][-1])
-            fields[name] = _with_thought(last) if "tool_calls" not in last else last
+            fields[name] = last if {"tool_calls", "tool_call_id"} & last.keys() else _with_thought(last)
         if isinstance(fields.get(name), str) and fields.get(thought) is None:
             fields[name], inside = _thought_of(fields[name])
             fields |= {} if inside is None else {thought: inside}
@@ -495,10 +498,8 @@ def _examples(row: Mapping[str, Any], text: Text, end: int, where: str) -> list[
     turns = row.get("messages")
     if "completion" in row or not isinstance(turns, list):
         return [_example(row, text, end, where)]
-    turns_of_model = [
-        at for at, turn in enumerate(turns) if at and isinstance(turn, dict) and turn.get("role") == "assistant"
-    ]
-    ends = [at for at in turns_of_model if turns[at].get("weight") != 0]
+    places = [at for at, turn in enumerate(turns) if at and isinstance(turn, dict) and turn.get("role") == "assistant"]
+    ends = [at for at in places if turns[at].get("weight") != 0]
     if not ends:
         read_turns(row, where)  # says what is wrong with a turn, such as another name of a role
         raise RecordError(f"{where}: neither a completion nor a turn of the assistant to learn")
@@ -607,8 +608,8 @@ def _message(turn: Any, where: str) -> Message:
             raise RecordError(f"{where}: unknown field {name!r} of a message (known: {', '.join(_TURN)})")
     calls, call_id = turn.get("tool_calls") or (), turn.get("tool_call_id") or ""
     silent = bool(calls) and turn.get("content") is None
-    value = _with_thought(turn) if role == "assistant" else turn.get("content")
-    content = "" if silent and value is None else _content(value, f"{where}: role and content are needed: content")
+    words = _with_thought(turn) if role == "assistant" else turn.get("content")
+    content = "" if silent and words is None else _content(words, f"{where}: role and content are needed: content")
     if not isinstance(call_id, str) or not isinstance(calls, (list, tuple)):
         raise RecordError(f"{where}: tool_calls must be a list, and tool_call_id a text")
     if not calls and not call_id:

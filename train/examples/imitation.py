@@ -30,7 +30,7 @@ from train.examples.examples import (
     right_rollouts,
 )
 from train.registries import make
-from train.update.batch import Normaliser, TokenBatch, pad, rows_at, token_weights
+from train.update.batch import Normaliser, TokenBatch, micro_batches, pad, pass_tokens, rows_at, token_weights
 from train.update.logprobs import token_logprobs
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, UnknownName
@@ -54,14 +54,17 @@ def imitation_batch(examples: Sequence[Example], pad_id: int, normaliser: Normal
 
 @torch.no_grad()
 def completion_sums(model: Any, examples: Sequence[Example], pad_id: int) -> list[tuple[float, int]]:
-    """Log-probability of each completion (nats) and its length, without a gradient."""
+    """Log-probability of each completion (nats) and its length, without a gradient, in passes of the usual size."""
     device = next(model.parameters()).device
     model.eval()
     sums: list[tuple[float, int]] = []
     for start in range(0, len(examples), _ROWS):
-        batch = imitation_batch(examples[start : start + _ROWS], pad_id, "token", 1).to(device)
-        logprobs = token_logprobs(model, batch.ids, batch.mask).logprobs.sum(1).tolist()
-        sums += zip(logprobs, batch.mask.sum(1).tolist(), strict=True)
+        batch = imitation_batch(examples[start : start + _ROWS], pad_id, "token", 1)
+        totals = torch.zeros(len(batch))
+        for part in micro_batches(batch.mask, torch.arange(len(batch)), pass_tokens(None, device)):
+            rows = batch.rows(part).to(device)
+            totals[part] = token_logprobs(model, rows.ids, rows.mask).logprobs.sum(1).cpu()
+        sums += zip(totals.tolist(), batch.mask.sum(1).tolist(), strict=True)
     return sums
 
 

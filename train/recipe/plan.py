@@ -2,12 +2,12 @@
 
 Memory is counted, not guessed: parameters from the model's configuration without any device, activations by what
 autograd would save (fake tensors through one and two layers: every further layer adds the difference). A device holds
-weights, gradients and moments in fp32, the reference, the critic, the activations of a micro-batch, a chunk of logits a
-few times over, and the engine's share. Hours come from a probe of a few seconds: how fast this machine updates and
-samples with this model; without it there are none. Tokens are upper bounds, with rollouts at full length. For blocks
-that an allocator keeps, a tenth of a device of known size is left free; a CPU's heap keeps blocks of up to 32 MiB,
-which is a part of its own (`benchmarks.train_memory`). Left out: memory of other processes, and traffic between
-devices.
+weights, gradients and moments in fp32, the reference, the critic, models that reward, the activations of a micro-batch,
+a chunk of logits a few times over, and the engine's share. Hours come from a probe of a few seconds: how fast this
+machine updates and samples with this model; without it there are none. Tokens are upper bounds, with rollouts at full
+length. For blocks that an allocator keeps, a tenth of a device of known size is left free; a CPU's heap keeps blocks of
+up to 32 MiB, which is a part of its own (`benchmarks.train_memory`). Left out: memory of other processes, and traffic
+between devices.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 
 from train.recipe.recipe import Recipe, RecipeStep
 from train.registries import STAGES, make_task
+from train.update.batch import pass_tokens
 from train.update.logprobs import chunk_size
 from ttc.config.recipes import parse_spec
 from ttc.config.signatures import options_of, parsed
@@ -37,7 +38,10 @@ FREE = 0.1
 _HEAP = 0.3
 """What glibc's heap keeps of freed blocks, as a share of what is in use (`benchmarks.train_memory`)."""
 _LEARNERS = ("grpo", "ppo", "agent", "on_policy")
-_TRAINED = (*_LEARNERS, "sft", "preference", "reward_model")
+_TRAINED = (*_LEARNERS, "sft", "preference", "reward_model", "prm", "verifier_lm")
+_PAIRS = ("preference", "reward_model")
+_JUDGES = ("process_reward", "verifier_lm")
+"""Fields that name a model which rewards, beside those of `reward_model`; taken to be of the policy's size."""
 _PROMPT = 256
 """Tokens of a prompt that tokens are counted with."""
 
@@ -55,12 +59,15 @@ class ModelCounts:
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """The needs of one stage: GB on each device by part, tokens of all its steps, steps, and hours if known."""
+    """The needs of one stage: GB on each device by part, tokens of all its steps, steps, and hours if known.
+
+    `sampled` is None where only the run knows: a draw for each step of solutions that are drawn first.
+    """
 
     name: str
     memory: Mapping[str, float]
     limit: float | None
-    sampled: int
+    sampled: int | None
     trained: int
     steps: int
     hours: float | None
@@ -86,18 +93,22 @@ class Speed:
 
 
 def plan_recipe(
-    recipe: Recipe, config: Any, scale: str | None, speed: Speed | None, memory: float | None = None
-) -> list[StageCost]:
-    """The cost of every stage that trains or samples; `memory` is the GB of a device if the scale names none."""
+    recipe: Recipe, config: Any, scale: str | None, speed: Speed | None, memory: float | None = None,
+    device: str = "cpu",
+) -> list[StageCost]:  # fmt: skip
+    """The cost of every stage that trains or samples.
+
+    `memory` is the GB of a device if the scale names none, and `device` its type then: passes are larger on a GPU.
+    """
     devices, gigabytes = HARDWARE.get(scale or "", (1, memory))
-    limit = memory or gigabytes
+    limit, device = memory or gigabytes, "cuda" if scale in HARDWARE else torch.device(device).type
     counts = counts_of(config)
     costs = []
     for number, step in enumerate(recipe.steps, start=1):
         fields = _fields(step)
         if step.kind in (*_TRAINED, "sample"):
             name = f"{number}-{step.kind}"
-            costs.append(_cost(name, step.kind, fields, (config, counts), (devices, limit), speed))
+            costs.append(_cost(name, step.kind, fields, (config, counts), (devices, limit, device), speed))
     return costs
 
 
@@ -129,24 +140,24 @@ def _fake(config: Any, layers: int | None = None) -> Any:
 
 
 def _cost(
-    name: str, kind: str, fields: Mapping[str, Any], model: tuple[Any, ModelCounts], place: tuple[int, float | None],
-    speed: Speed | None,
+    name: str, kind: str, fields: Mapping[str, Any], model: tuple[Any, ModelCounts],
+    place: tuple[int, float | None, str], speed: Speed | None,
 ) -> StageCost:  # fmt: skip
     config, counts = model
-    devices, limit = place
+    _, limit, device = place
     steps, sampled, trained = _tokens(kind, fields)
 
     def memory(changed: Mapping[str, Any]) -> Mapping[str, float]:
-        return stage_memory(kind, {**fields, **changed}, config, counts, devices, limit)
+        return stage_memory(kind, {**fields, **changed}, config, counts, *place)
 
     cost = StageCost(name, memory({}), limit, sampled, trained, steps, None, None)
     if not cost.fits:
-        tries = (change for change in _changes(kind, fields) if replace(cost, memory=memory(change)).fits)
+        tries = (change for change in _changes(kind, fields, device) if replace(cost, memory=memory(change)).fits)
         cost = replace(cost, fix=next(tries, {}))
     return replace(cost, hours=None if speed is None else _hours(kind, fields, cost, counts, speed))
 
 
-def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _changes(kind: str, fields: Mapping[str, Any], device: str) -> Iterator[Mapping[str, Any]]:
     """Settings that need less memory, each on top of those before it."""
     known = options_of(STAGES.load(kind)) if kind in STAGES.names() else {}
     change: dict[str, Any] = {}
@@ -155,7 +166,7 @@ def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
         ("micro_tokens", 2048), ("lora", 32),
     )  # fmt: skip
     for name, value in steps:
-        smaller = name != "micro_tokens" or value < int(fields.get(name) or 2048)
+        smaller = name != "micro_tokens" or value < _tokens_of_pass(fields, device)
         if name in known and fields.get(name) != value and smaller:
             change = {**change, name: value}
             yield change
@@ -164,8 +175,9 @@ def _changes(kind: str, fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]
 
 
 def stage_memory(
-    kind: str, fields: Mapping[str, Any], config: Any, counts: ModelCounts, devices: int, limit: float | None
-) -> dict[str, float]:
+    kind: str, fields: Mapping[str, Any], config: Any, counts: ModelCounts, devices: int, limit: float | None,
+    device: str = "cpu",
+) -> dict[str, float]:  # fmt: skip
     """GB that one device holds, by part."""
     shards = devices if fields.get("shard") else 1
     whole = counts.parameters
@@ -179,13 +191,16 @@ def stage_memory(
         "weights": (each * whole + (4 * trained if rank else 0)) / shards / GB,
         "gradients": 4 * trained / shards / GB,
         "optimiser": 8 * trained / shards / GB,
-        "activations": activation_bytes(config, fields, counts) / GB,
-        "head": head_bytes(fields, counts, "cpu" if limit is None else "cuda") / GB,
+        "activations": activation_bytes(kind, config, fields, counts, device) / GB,
+        "head": head_bytes(kind, fields, counts, device) / GB,
     }
     if fields.get("autocast"):  # weights that are trained are cast once for a whole pass, others layer by layer
         parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
     if kind in ("grpo", "ppo", "agent"):
         parts["reference"] = each * whole / shards / GB
+    judges = len(fields.get("reward_model") or ()) + sum(bool(fields.get(name)) for name in _JUDGES)
+    if judges:
+        parts["judges"] = 4 * whole * judges / GB
     if kind == "ppo" and fields.get("critic") != "head":
         parts["critic"] = 16 * whole / GB
     if shards > 1:  # the layer that computes and the next one, and embeddings
@@ -195,17 +210,17 @@ def stage_memory(
     return parts | engine
 
 
-def head_bytes(fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
+def head_bytes(kind: str, fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
     """A chunk of logits, its normal form, the gradients of both, and the wanted hidden states with theirs."""
-    rows, length = _pass(fields)
+    rows, length = _pass(kind, fields, device)
     tokens = rows * length
     chunk = min(tokens, chunk_size(counts.ids, device))
     return 4.0 * (4 * chunk * counts.ids + 2 * tokens * counts.hidden)
 
 
-def activation_bytes(config: Any, fields: Mapping[str, Any], counts: ModelCounts) -> float:
+def activation_bytes(kind: str, config: Any, fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:
     """What autograd keeps of one micro-batch below the head."""
-    shape = rows, length = _pass(fields)
+    shape = rows, length = _pass(kind, fields, device)
     saved = [_saved(config, layers, shape, bool(fields.get("autocast"))) for layers in (1, 2)]
     layer = saved[1] - saved[0]
     kept = 4.0 * rows * length * counts.hidden
@@ -297,10 +312,14 @@ def _engine_gb(spec: str, counts: ModelCounts, limit: float | None) -> float:
     return (8.0 if options.get("dtype") == "float32" else 4.0) * counts.parameters / GB
 
 
-def _pass(fields: Mapping[str, Any]) -> tuple[int, int]:
-    """Rows of one pass, each as long as it may be, and their length: a single row may be longer than a pass."""
-    length = _PROMPT + _longest(fields)
-    return max(int(fields.get("micro_tokens") or 2048) // length, 1), length
+def _pass(kind: str, fields: Mapping[str, Any], device: str) -> tuple[int, int]:
+    """Rows of one pass, each as long as it may be, and their length: a row, or a pair, may be longer than a pass."""
+    length, each = _PROMPT + _longest(fields), 2 if kind in _PAIRS else 1
+    return each * max(_tokens_of_pass(fields, device) // (each * length), 1), length
+
+
+def _tokens_of_pass(fields: Mapping[str, Any], device: str) -> int:
+    return pass_tokens(fields.get("micro_tokens"), torch.device(device))
 
 
 def _longest(fields: Mapping[str, Any]) -> int:
@@ -311,15 +330,16 @@ def _longest(fields: Mapping[str, Any]) -> int:
     return make_task(task).sampling.max_tokens if isinstance(task, str) else 1024
 
 
-def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int, int]:
+def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int | None, int]:
     """Steps, most tokens sampled and most tokens trained on, prompts counted once each time."""
     longest = _longest(fields)
     if kind == "sample":
         return 1, int(fields["n"]) * int(fields.get("limit") or 7500) * longest, 0
     steps = int(fields["steps"])
     if kind not in _LEARNERS:
-        each = 1 if kind == "sft" else 2
-        return steps, 0, steps * int(fields.get("rows") or 32) * each * (_PROMPT + longest)
+        each = 2 if kind in _PAIRS else 1
+        most = None if kind == "prm" and fields.get("task") else 0  # how many steps are labelled is not known before
+        return steps, most, steps * int(fields.get("rows") or 32) * each * (_PROMPT + longest)
     rollouts = steps * int(fields["prompts"]) * int(fields["n"])
     passes = int(fields.get("epochs") or 1)
     return steps, rollouts * longest, passes * rollouts * (_PROMPT + longest)
@@ -328,7 +348,7 @@ def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int, int]:
 def _hours(kind: str, fields: Mapping[str, Any], cost: StageCost, counts: ModelCounts, speed: Speed) -> float:
     """Hours at the measured speeds: sampling, and 6 operations per parameter and token (8 when computed again)."""
     passes = 6 + 2 * bool(fields.get("checkpointing")) + (4 if kind in _LEARNERS else 0)
-    return (cost.sampled / speed.tokens + passes * counts.parameters * cost.trained / speed.flops) / 3600
+    return ((cost.sampled or 0) / speed.tokens + passes * counts.parameters * cost.trained / speed.flops) / 3600
 
 
 def probe(folder: Path, device: str) -> Speed:
@@ -380,7 +400,8 @@ def lines(costs: Sequence[StageCost]) -> Iterator[str]:
     """The plan as text."""
     for cost in costs:
         hours = "" if cost.hours is None else f", {cost.hours:.3g} h at the probe's speed"
-        tokens = f"at most {cost.sampled:,} tokens sampled and {cost.trained:,} trained"
+        draws = "draws for labels, at most" if cost.sampled is None else f"at most {cost.sampled:,} tokens sampled and"
+        tokens = f"{draws} {cost.trained:,} trained"
         yield f"{cost.name}: {counted(cost.steps, 'step')}, {tokens}{hours}"
         parts = ", ".join(f"{name} {storage(size * GB)}" for name, size in cost.memory.items())
         of = "" if cost.limit is None else f" of {cost.limit:g} GB"

@@ -1,8 +1,9 @@
 """A run's files, read for the report: per stage its metrics, held-out outcomes, alarms and a few rollouts.
 
 A step that was written twice (a resumed run) counts as last written; lines that a lost attempt wrote after the resume
-point are left out. A file that a stage does not write is empty here. The metrics can also be exported to TensorBoard or
-Weights & Biases; both are optional.
+point are left out. A file that a stage does not write is empty here. If a stage trains several models (`member-1`, ..),
+a metric is their mean, and alarms are those of all. The metrics can also be exported to TensorBoard or Weights &
+Biases; both are optional.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from evals.numbers.statistics import Interval, mean_interval
@@ -86,7 +89,8 @@ def read_run(run: Path, *, samples: bool = True) -> RunData:
 
 
 def _stage(folder: Path, fields: Sequence[Mapping[str, Any]], samples: bool) -> StageData:
-    rows = _by_step(folder / "metrics.jsonl")
+    places = sorted(folder.glob("member-*"), key=lambda place: int(place.name.partition("-")[2])) or [folder]
+    rows = _mean([_by_step(place / "metrics.jsonl") for place in places])
     end = rows[-1]["step"] if rows else math.inf
     outcomes = [row for row in _by_step(folder / "held_out.jsonl") if row["step"] <= end]
     number = int(folder.name.partition("-")[0])
@@ -96,7 +100,7 @@ def _stage(folder: Path, fields: Sequence[Mapping[str, Any]], samples: bool) -> 
         result=read_result(folder),
         rows=rows,
         held_out=[_point(row) for row in outcomes],
-        alarms=[row for row in _lines(folder / "alarms.jsonl") if row["step"] <= end],
+        alarms=[row for place in places for row in _lines(place / "alarms.jsonl") if row["step"] <= end],
         samples=_samples(folder / "rollouts.jsonl", [int(row["step"]) for row in rows]) if samples else {},
     )
 
@@ -112,6 +116,18 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _by_step(path: Path) -> list[dict[str, Any]]:
     return last_attempt(_lines(path))
+
+
+def _mean(members: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Rows by step of the mean of every metric, over the members that have it there."""
+    steps: dict[int, dict[str, list[float]]] = {}
+    for row in chain.from_iterable(members):
+        for name, value in row.items():
+            steps.setdefault(row["step"], {}).setdefault(name, []).append(value)
+    return [
+        {n: v[0] if len(v) == 1 else fmean(v) for n, v in steps[step].items()} | {"step": step}
+        for step in sorted(steps)
+    ]
 
 
 def _point(row: Mapping[str, Any]) -> HeldOutPoint:

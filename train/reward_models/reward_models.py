@@ -36,7 +36,7 @@ from train.base.models import (
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.examples.examples import Example
-from train.update.batch import micro_batches, pad
+from train.update.batch import micro_batches, pad, pass_tokens
 from ttc.config.values import above
 from ttc.core import Message
 from ttc.durable import replaced_folder
@@ -114,7 +114,7 @@ def last_hidden(model: Any, rows: Sequence[Sequence[int]], pad_id: int) -> list[
     """Last hidden states of every row, in order: (L, H) each, L its own number of ids.
 
     Rows of like length go through together, as in a batch of training, so that little is padded; where a gradient is
-    wanted, all parts are kept for it.
+    wanted, all parts are kept for it, and else a pass takes no more than one of training.
 
     Args:
         model: a model of transformers with any head; its body is used alone.
@@ -125,7 +125,8 @@ def last_hidden(model: Any, rows: Sequence[Sequence[int]], pad_id: int) -> list[
     lengths = torch.tensor([len(row) for row in rows], device=device)
     mask = torch.arange(int(lengths.max()), device=device)[None] < lengths[:, None]
     states: dict[int, torch.Tensor] = {}
-    for part in micro_batches(mask, torch.arange(len(rows)), sys.maxsize):
+    most = sys.maxsize if torch.is_grad_enabled() else pass_tokens(None, device)
+    for part in micro_batches(mask, torch.arange(len(rows)), most):
         numbers = part.tolist()
         ids = pad([rows[number] for number in numbers], pad_id).to(device)
         hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
@@ -156,7 +157,7 @@ class RewardEnsemble:
 
     def joined(self, members: torch.Tensor) -> torch.Tensor:
         """One voice of the members' rewards: (members, R) -> (R,)."""
-        return members.mean(0) if self._how == "mean" else members.amin(0)
+        return joined(members, self._how)
 
     @torch.no_grad()
     def members(self, examples: Sequence[Example]) -> torch.Tensor:
@@ -167,6 +168,11 @@ class RewardEnsemble:
             parts = [examples[i : i + _ROWS] for i in range(0, len(examples), _ROWS)]
             columns.append(torch.cat([rewards_of(model, part, self._pad_id) for part in parts]))
         return torch.stack(columns)
+
+
+def joined(members: torch.Tensor, how: How) -> torch.Tensor:
+    """One voice of the rewards by several members: (members, R) -> (R,)."""
+    return members.mean(0) if how == "mean" else members.amin(0)
 
 
 def whole_turns(folder: Path) -> Callable[[Example], Example]:

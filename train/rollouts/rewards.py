@@ -18,6 +18,7 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from inspect import isawaitable
 from numbers import Real
 from statistics import fmean
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -31,7 +32,7 @@ from ttc.errors import ConfigError, PluginError, TrainingError
 from ttc.verifiers.service.service import Service
 
 Shaping: TypeAlias = Callable[[Sequence[Rollout], int], Sequence[float]]
-"""(rollouts of one group, judged; step) -> a number for each."""
+"""(rollouts of one group, judged; step) -> a number for each; it may be an async function."""
 
 Process: TypeAlias = Callable[[Sequence[Rollout]], Sequence[tuple[tuple[int, float], ...]]]
 """rollouts -> `Rollout.step_rewards` of each."""
@@ -167,7 +168,7 @@ class Rewarder:
         if self._reviewer is not None and results:
             results = await self._reviewer.add(results, step)
         for part in self._parts:
-            results = _add(results, part, step)
+            results = await _add(results, part, step)
         if self._missing_end is not None:
             results = [_unended(rollout, self._missing_end) for rollout in results]
         return _finite(results)
@@ -263,19 +264,25 @@ def _add_steps(judged: Sequence[Rollout], scored: Sequence[tuple[tuple[int, floa
     return rollouts
 
 
-def _add(judged: Sequence[Rollout], part: ShapingPart, step: int) -> list[Rollout]:
+async def _add(judged: Sequence[Rollout], part: ShapingPart, step: int) -> list[Rollout]:
     """Add one part to the reward of every rollout that has one."""
     groups: dict[int, list[int]] = {}
     for index, rollout in enumerate(judged):
         groups.setdefault(rollout.group, []).append(index)
     result = list(judged)
-    for members in groups.values():
-        values = _values(part, part.shaping([judged[i] for i in members], step), len(members))
+    parts = await asyncio.gather(*(_asked(part, [judged[i] for i in own], step) for own in groups.values()))
+    for members, values in zip(groups.values(), parts, strict=True):
         for i, value in zip(members, values, strict=True):
             reward = judged[i].reward
             total = None if reward is None else reward + part.weight * value
             result[i] = replace(judged[i], reward=total, parts={**judged[i].parts, part.name: value})
     return result
+
+
+async def _asked(part: ShapingPart, rollouts: Sequence[Rollout], step: int) -> list[float]:
+    """What a part gives for each rollout of a group."""
+    numbers: object = part.shaping(rollouts, step)
+    return _values(part, await numbers if isawaitable(numbers) else numbers, len(rollouts))
 
 
 def _values(part: ShapingPart, returned: object, num: int) -> list[float]:

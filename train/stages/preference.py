@@ -187,7 +187,7 @@ def reference_sums(
     path = folder / f"reference-{_digest(source, examples)}{rounded}.safetensors"
     if path.is_file():
         return typing.cast("torch.Tensor", load_file(str(path))["sums"])
-    model = load_model(source, device)
+    model = load_model(source, device, dtype=build.frozen_type(source, device))
     with build.computing(torch.device(device)):
         sums = torch.tensor([total for total, _ in completion_sums(model, examples, pad_id)])
     with replaced_file(path) as partial:
@@ -296,12 +296,12 @@ class _Preference:
         train, held_out = parted("preference", pairs, self.course.held_out_share, setting)
         held_out = held_out[: 4 * self.limit]
         pad_id = int(tokenizer.pad_token_id)
+        reference = self._reference(setting, source, train, pad_id)  # its model is gone before the one that is trained
         model = self.build.load(source, setting.device, setting.seed)
         sides = [pair.chosen for pair in held_out], [pair.rejected for pair in held_out]
         per_token = ranking_of(self.loss).per_token
-        before = ranked_right(load_model(source, setting.device), *sides, pad_id, per_token)
+        before = ranked_right(model, *sides, pad_id, per_token)
         optimiser = self.build.optimiser(model, self.course.schedule)
-        reference = self._reference(setting, source, train, pad_id)
         updater = PairUpdater(model, optimiser, train, reference, pad_id, self.loss, self.likelihood, build=self.build)
 
         def evaluate() -> dict[str, float]:

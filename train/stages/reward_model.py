@@ -30,7 +30,7 @@ from train.reward_models.reward_models import (
     How,
     RewardEnsemble,
     check_kind_of_head,
-    load_reward_model,
+    joined,
     new_reward_model,
     rewards_of,
     save_scorer,
@@ -95,20 +95,20 @@ class _RewardModel:
         pairs = whole_pairs(self.source.load(setting, source, int(tokenizer.eos_token_id)), source)
         within_context("reward_model", (side for pair in pairs for side in (pair.chosen, pair.rejected)), source)
         train, held_out = parted("reward_model", pairs, self.course.held_out_share, setting)
-        pad_id, folders, stopped = int(tokenizer.pad_token_id), [], ""
+        pad_id, stopped, sides = int(tokenizer.pad_token_id), "", list[torch.Tensor]()
         for number in range(1, self.members + 1):
             folder = setting.folder / f"reward_model-{number}"
             model, reason = self._member(number, train, held_out, pad_id, setting, source)
             stopped = reason or stopped
             save_scorer(model, tokenizer, folder, "SEQ_CLS")
-            folders.append(folder)
-        models = [load_reward_model(folder, setting.device) for folder in folders]
+            sides.append(rewards_of_sides(RewardEnsemble([model], pad_id), held_out))
+            del model  # before the next one is there
         keys, chance = [pair.key for pair in held_out], [0.5] * len(held_out)
         numbers: dict[str, float] = {}
         ways: tuple[How, ...] = ("mean", "worst") if self.members > 1 else ("mean",)
         for how in ways:
-            right = ranked_right(RewardEnsemble(models, pad_id, how), held_out)
-            numbers |= gains(f"ranked_{how}", chance, right, setting.seed, keys)
+            chosen, rejected = joined(torch.stack(sides), how)
+            numbers |= gains(f"ranked_{how}", chance, (chosen > rejected).float().tolist(), setting.seed, keys)
         return StageResult(pass_through(setting), numbers, stopped)
 
     def _member(
@@ -164,9 +164,13 @@ class _RewardModel:
 
 def ranked_right(rewards: RewardEnsemble, pairs: Sequence[Preferred]) -> list[float]:
     """1 per pair whose chosen completion has the higher reward, else 0."""
-    chosen = rewards.score([pair.chosen for pair in pairs])
-    rejected = rewards.score([pair.rejected for pair in pairs])
+    chosen, rejected = rewards_of_sides(rewards, pairs)
     return [float(value) for value in (chosen > rejected).tolist()]
+
+
+def rewards_of_sides(rewards: RewardEnsemble, pairs: Sequence[Preferred]) -> torch.Tensor:
+    """The rewards of the chosen and of the rejected completions: (2, P)."""
+    return torch.stack([rewards.score([pair.chosen for pair in pairs]), rewards.score([p.rejected for p in pairs])])
 
 
 def whole_pairs(pairs: Sequence[Preferred], folder: Path) -> list[Preferred]:

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from evals.task import Item, Task
 from train.advantages.batch import batch as batch_advantage
-from train.base.models import load_model, save_adapter, save_model, turn_tokenizer
+from train.base.models import save_adapter, save_model, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, read_with, rollouts_path
 from train.examples.examples import (
     CORPORA,
@@ -151,7 +151,7 @@ class _Sft:
         held_out = held_out[: self.limit]
         model = self.build.load(source, setting.device, setting.seed, setting.world)
         pad_id = int(tokenizer.pad_token_id)
-        before = probabilities(load_model(source, setting.device), held_out, pad_id)
+        before = probabilities(model, held_out, pad_id)
         objective = Objective(ppo(), batch_advantage())  # its weights are 0: only cross-entropy counts
         world = setting.world
         updater = Updater(

@@ -45,8 +45,8 @@ async def no_think_then_think(
         )
     off = Thinking(mode="off")
     on = session.thinking if session.thinking.template else replace(session.thinking, mode="on")
-    prompt_ids = session.render(off).token_ids
-    if prompt_ids is not None and prompt_ids == session.render(on).token_ids:
+    ids = session.render(off).token_ids
+    if ids is not None and ids == session.render(on).token_ids:
         raise ConfigError(
             f"no_think_then_think: {session.capabilities.model} is asked the same with thinking and without, as its "
             "chat template has no switch: ask for majority, or make a copy that thinks: ttc train adapt MODEL --out DIR"

@@ -102,11 +102,11 @@ class Text:
         """
         plain = [{"role": "user", "content": "a"}]
         try:
-            asked = self._applied(plain, {}, asks=True)
-            told = self._applied([*plain, {"role": "assistant", "content": _PROBE}], {}, asks=False)
+            prompt = self._applied(plain, {}, asks=True)
+            whole = self._applied([*plain, {"role": "assistant", "content": _PROBE}], {}, asks=False)
         except ConfigError:  # a template of other conversations shows none
             return ""
-        lead = told.removeprefix(asked).partition(_PROBE)[0]
+        lead = whole.removeprefix(prompt).partition(_PROBE)[0] if whole.startswith(prompt) else ""
         return "" if any(marker in lead for pair in (*MARKERS, self.markers or ()) for marker in pair) else lead
 
     def decode(self, ids: Sequence[int]) -> str:
