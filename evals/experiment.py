@@ -380,7 +380,7 @@ def limits(experiment: Experiment, arm: Arm) -> Budget | None:
     if arm.choice.params.get("total") is None or budget is None:
         return budget
     if any((budget.flops, budget.seconds, budget.calls)):
-        raise ConfigError(f"{arm.choice.name} spends a total of tokens; it takes no other --budget beside it")
+        raise ConfigError(f"{arm.choice.name} spends a total of tokens; it takes no other --budget")
     return None
 
 

@@ -464,7 +464,7 @@ def stored_config(folder: Path) -> Mapping[str, Any] | None:
     path = folder / CONFIG
     if not path.is_file():
         return None
-    fix = "the command that made the run, given again with its --out, writes it anew; or choose another folder"
+    fix = "the command that made the run, given again with its --out, writes it again; or choose another folder"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))["config"]
     except (OSError, ValueError, KeyError, TypeError) as exc:

@@ -130,8 +130,8 @@ WRITING = {
 BAD_FOLDERS = {
     "itself": ("itself", "{there} is a link that leads back to itself; delete it, or name another"),
     "inside itself": ("itself/run", "{there} is a link that leads back to itself; delete it, or name another"),
-    "broken link": ("broken", "{there} is a link to what is not there; make that folder, or name another"),
-    "inside a broken link": ("broken/run", "{there} is a link to what is not there; make that folder, or name"),
+    "broken link": ("broken", "{there} is a link to a folder that does not exist; create it, or name another"),
+    "inside a broken link": ("broken/run", "{there} is a link to a folder that does not exist; create it, or name"),
     "file": ("file", "{there} is a file; name a folder"),
     "inside a file": ("file/run", "{there} is a file; name a folder"),
     "inside what nobody writes to": ("/proc/self/run", "/proc/self cannot be written to"),

@@ -150,7 +150,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m train.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of checkpoints and models")
-    parser.add_argument("--results", type=Path, required=True, help="folder for what is small and worth keeping")
+    parser.add_argument("--results", type=Path, required=True, help="folder for small results worth keeping")
     parser.add_argument("--seed", type=int, required=True, help="seed of data, weights and rollouts")
     parser.add_argument("--minutes", type=float, default=8.5, help="a piece ends after so long")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="gpu")

@@ -276,7 +276,7 @@ def each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     data = dict(pairs)
     if len(data) < len(pairs):
         names = [name for name, _ in pairs]
-        raise RecordError(f"{max(names, key=names.count)!r} stands twice in an object; keep one")
+        raise RecordError(f"{max(names, key=names.count)!r} occurs twice in an object; keep one")
     return data
 
 

@@ -156,7 +156,7 @@ async def fill(
                 if isinstance(outcome, Failure) and streak >= MAX_STREAK:
                     raise EngineError(
                         f"{streak} answers of {teacher.name} in a row failed, the last with {outcome.error}; the job "
-                        "is stopped and nothing is lost: run it again to go on"
+                        "is stopped and nothing is lost: run it again to resume"
                     )
     finally:
         await generator.close()

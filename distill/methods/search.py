@@ -62,7 +62,7 @@ class _Search(BaseMethod):
             plain = teacher.strategy.partition(":")[0] == "direct"  # budget forcing under a cap or a floor on thinking
             if plain and not (spec.thinking.active or spec.thinking.extends):
                 raise ConfigError(
-                    f"search: teacher {teacher.name} searches for nothing with {teacher.strategy}; name a strategy "
+                    f"search: teacher {teacher.name} does not search with {teacher.strategy}; name a strategy "
                     "such as majority:n=16, set [thinking] to force its budget, or use the method rejection"
                 )
 

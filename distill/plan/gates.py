@@ -88,7 +88,7 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
     measured = [domain.name for domain in spec.domains if domain.held_out is not None]
     if compared and not any(teacher.teaches(name) for teacher in spec.teachers for name in measured):
         raise ConfigError(
-            f"gates.{compared[0]} compares with the teachers, and no domain of theirs is measured: give it held_out"
+            f"gates.{compared[0]} compares with the teachers, and none of their domains is measured: give one held_out"
         )
     if "max_drop" in trained and not trained.get("retention"):
         raise ConfigError(
@@ -105,7 +105,7 @@ def read_job_gates(spec: JobSpec) -> JobGates | None:
     elif trained:
         name = next(iter(trained))
         raise ConfigError(
-            f"gates.{name} only says how gates such as min_gain are measured, and none of them is named: name one, or "
+            f"gates.{name} only sets how gates such as min_gain are measured, and there is no such gate: add one, or "
             f"leave {name} out"
         )
     lowest = {name: parse(f"gates.measured.{name}", value, float) for name, value in method_bounds.items()}

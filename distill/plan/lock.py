@@ -53,7 +53,7 @@ def _check_ledger(folder: Path) -> None:
     if path.is_file() and samples.is_file() and samples.stat().st_size and not _has_answers(folder):
         raise ConfigError(
             f"{path} holds no answer, but {folder / DATA} was made of its answers: put back a copy, or delete "
-            "it to make all of them anew"
+            "it to make all of them again"
         )
 
 

@@ -26,10 +26,10 @@ def prompts(job: DistillJob) -> Finding:
                 f"only {job.domains[0].items[0].problem.id} is left to ask, and imitation holds whole prompts out",
                 "take more problems: a higher limit, or another task",
             )
-        return fine(f"{counted(left, 'problem')} left, which tell no answer and are not measured")
+        return fine(f"{counted(left, 'problem')} left, which do not contain their answer and are not measured")
     for domain in job.domains:
         for name, reason in domain.dropped:
             for kind, (verb, fix) in _FIXES.items():
                 if reason.startswith(kind):
                     return refused(f"{name} ({domain.name}) {verb}{reason}", fix)
-    return fine("no prompt tells its answer or is measured")
+    return fine("no prompt contains its answer or is measured")

@@ -19,7 +19,7 @@ def thinking(job: DistillJob) -> Finding:
         sizes = f"{len(text.think_open)} and {len(text.think_close)} tokens"
         return fine(f"the student thinks between {opening} and {closing} ({sizes})")
     if job.spec.thinking.template is False:
-        return fine("nobody thinks: thinking is off")
+        return fine("no thinking markers needed: thinking is off")
     thinkers = [name for name, folder in teacher_folders(job).items() if Text(folder).markers is not None]
     if thinkers:
         return refused(

@@ -30,7 +30,7 @@ def tokenizer(job: DistillJob) -> Finding:
                 f"{len(unlike)} ids differ: {token} is {ours} to the student and {theirs} to {name}",
                 "take a teacher of the student's tokenizer, or a method that passes texts: rejection or search",
             )
-    return fine("every id stands for the same bytes")
+    return fine("every id means the same bytes")
 
 
 Difference = tuple[int, str, str]

@@ -154,7 +154,7 @@ def _lines(results: Sequence[Result], chosen: EvalOptions, out: Path) -> list[st
         count = entries[0]["problems"]
         lines.append(
             f"{counted(count, 'problem')} {'is' if count == 1 else 'are'} a first look; "
-            f"{ENOUGH} tell ten points from luck"
+            f"it takes {ENOUGH} to tell ten points from luck"
         )
     return [*lines, f"next: {_next(chosen, len(results[0].records), out)}"]
 

@@ -357,7 +357,7 @@ def put_summary(folder: Path, entry: Mapping[str, Any]) -> None:
         write_summary(folder, [*(other for other in others if other.get("records") != "."), entry])
 
 
-_ANEW = "delete it, and ttc eval writes it anew from the records"
+_ANEW = "delete it, and ttc eval writes it again from the records"
 
 
 def read_summary(folder: Path) -> list[dict[str, Any]]:

@@ -604,10 +604,10 @@ def with_extras(
     if request.logprobs and not model.engine.capabilities.logprobs:
         raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
     if request.echo and request.logprobs and not isinstance(model.engine, LogprobEngine):
-        why = f"the engine of model {model.name} does not tell the log-probabilities of a prompt: leave logprobs out"
+        why = f"the engine of model {model.name} does not report the log-probabilities of a prompt: leave logprobs out"
         raise unsupported("echo", f"echo: {why}")
     if request.echo and request.top_logprobs and not isinstance(model.engine, TopLogprobEngine):
-        why = f"the engine of model {model.name} does not tell the likeliest tokens of a prompt: with echo send 0"
+        why = f"the engine of model {model.name} does not report the likeliest tokens of a prompt: with echo send 0"
         raise unsupported("logprobs", f"logprobs: {why}")
     if request.top_logprobs and strategy != "direct":
         name = request.top_logprobs_field

@@ -217,13 +217,13 @@ async def _echoed(
     tops: Mapping[int, Top] = {}
     if k:
         if not isinstance(engine, TopLogprobEngine):
-            raise TypeError(f"{engine.capabilities.model} does not tell the likeliest tokens of a prompt")
+            raise TypeError(f"{engine.capabilities.model} does not report the likeliest tokens of a prompt")
         rows = await engine.top_logprobs((*ids, *drawn), 1, k, charge)
         values = tuple(row[token] for row, token in zip(rows, ids[1:], strict=False))
         tops = {position: _best(row, k) for position, row in enumerate(rows, 1)}
     elif len(ids) > 1:
         if not isinstance(engine, LogprobEngine):
-            raise TypeError(f"{engine.capabilities.model} does not tell the log-probabilities of a prompt")
+            raise TypeError(f"{engine.capabilities.model} does not report the log-probabilities of a prompt")
         values = await engine.logprobs(ids, 1, charge)
     texts = pieces_of(engine.decode, ids)
     return tuple(

@@ -70,8 +70,8 @@ def test_a_methods_own_numbers_may_be_bounded_by_name():
     ("gates", "told"),
     [
         ({"min_gian": 0}, r"unknown key 'gates\.min_gian'; did you mean 'min_gain'"),
-        ({"limit": "many"}, r"gates\.limit only says how gates such as min_gain are measured"),
-        ({"held_out": "nothing", "max_domain_drop": 0.1}, r"gates\.held_out only says how"),
+        ({"limit": "many"}, r"gates\.limit only sets how gates such as min_gain are measured"),
+        ({"held_out": "nothing", "max_domain_drop": 0.1}, r"gates\.held_out only sets how"),
         ({"max_drop": 0.1, "min_gain": 0}, r"max_drop bounds the drop on .* gates\.retention, .*max_domain_drop"),
         ({"max_canary_drop": 0.1, "min_gain": 0}, r"gates\.max_canary_drop is read with gates\.canaries alone"),
         ({"min_recovered": 2}, r"gates\.min_recovered must be in \[-1, 1\]"),
@@ -96,7 +96,9 @@ def test_a_gate_beside_a_teacher_of_no_measured_domain_is_refused_and_not_left_o
     domains = {"a": {"task": "cipher", "held_out": "cipher"}, "b": {"task": "arithmetic"}}
     table = {"domain": domains, "teacher": {"model": "t", "domains": ["b"]}, "gates": {"max_below_teacher": 0.1}}
     whole = {key: value for key, value in {**PLAIN, **table}.items() if key not in ("task", "held_out")}
-    with pytest.raises(ConfigError, match=r"gates\.max_below_teacher .* no domain of theirs is measured: give it held"):
+    with pytest.raises(
+        ConfigError, match=r"gates\.max_below_teacher .* none of their domains is measured: give one held"
+    ):
         read_job_gates(parse_spec(whole))
     assert read_job_gates(parse_spec({**whole, "teacher": {"model": "t"}})).max_below_teacher == 0.1
 

@@ -92,7 +92,7 @@ def test_sampling_is_the_tasks_with_the_specs_fields_over_it():
 @pytest.mark.parametrize(
     ("table", "told"),
     [
-        ({"teacher": "t"}, "searches for nothing with direct"),
+        ({"teacher": "t"}, "does not search with direct"),
         ({"search": {"min_share": 0}}, "min_share must be in"),
         ({"search": {"trust": "me"}}, "trust"),
     ],

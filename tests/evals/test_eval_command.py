@@ -589,6 +589,6 @@ def test_a_summary_that_was_emptied_or_broken_says_what_writes_it_anew_and_that_
     (out / "summary.json").write_text(content)
     for words in (command, ["report", str(out)]):
         code, _, told = run(capsys, *words)
-        assert code == 2 and "delete it, and ttc eval writes it anew from the records" in told.splitlines()[-1]
+        assert code == 2 and "delete it, and ttc eval writes it again from the records" in told.splitlines()[-1]
     (out / "summary.json").unlink()
     assert run(capsys, *command)[0] == 0 and read_summary(out) == before

@@ -339,7 +339,7 @@ def test_a_run_whose_configuration_was_lost_goes_on_by_what_its_records_bear(
     whole = (folder / CONFIG).read_text()
     (folder / CONFIG).unlink() if damage is None else (folder / CONFIG).write_text(damage)
     with pytest.raises(
-        ConfigError, match="not a run" if damage is None else "given again with its --out, writes it anew"
+        ConfigError, match="not a run" if damage is None else "given again with its --out, writes it again"
     ):
         read_run(folder)
 

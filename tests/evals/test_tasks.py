@@ -174,7 +174,7 @@ def test_a_file_is_a_task(tmp_path: Path) -> None:
     [
         ('{"problem": "?", "answer": "1"', "not JSON"),
         ('{"problem": " \\n", "answer": "1"}', "problem: expected a non-empty string, got"),
-        ('{"problem": "?", "answer": "1", "answer": "2"}', "'answer' stands twice in an object; keep one"),
+        ('{"problem": "?", "answer": "1", "answer": "2"}', "'answer' occurs twice in an object; keep one"),
         ('{"problem": "?", "answer": ' + "[" * 200_000, "not JSON"),
         ("[1, 2]", "expected a JSON object, got list"),
         ('{"problem": "?"}', "answer: give either answer or target"),

@@ -201,7 +201,7 @@ def test_a_stage_with_one_rollout_a_prompt_is_refused_where_nothing_compares_it(
     for own, words in (
         ({"n": 1}, r"n must be at least 2, got 1: .* batch and reinforce_pp:baseline=none compare those of all"),
         ({"n": 1, "advantage": "batch", "refills": 1}, "refills needs n of at least 2"),
-        ({"advantage": "gae"}, "advantage gae needs a value head, which a stage of kind ppo has"),
+        ({"advantage": "gae"}, "advantage gae needs a value head, which only stages of kind ppo have"),
     ):
         with pytest.raises(ConfigError, match=words):
             make_stage("grpo", **fields, **own)

@@ -90,7 +90,7 @@ def test_without_a_whole_checkpoint_the_error_names_every_file_and_the_fix(tmp_p
     with pytest.raises(TrainingError) as raised:
         load(tmp_path)
     text = str(raised.value)
-    assert "step-000010 is not whole: model.safetensors (" in text and "delete the folder to begin" in text
+    assert "step-000010 is not whole: model.safetensors (" in text and "delete the folder to start" in text
     assert "step-000005 is not whole: state.json is missing" in text and str(tmp_path) in text
 
 

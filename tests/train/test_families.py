@@ -90,7 +90,7 @@ def test_a_plain_head_is_applied_as_it_is(tmp_path):
 
 def test_a_head_that_nobody_knows_is_refused_when_it_is_loaded(tmp_path):
     config = FalconH1Config(**SMALL, lm_head_multiplier=0.5, mamba_d_ssm=32, mamba_n_heads=2, mamba_d_head=16)
-    with pytest.raises(ConfigError, match="'falcon_h1' does to the output of its head"):
+    with pytest.raises(ConfigError, match="'falcon_h1' changes the output of its head"):
         load_model(made(config, tmp_path), "cpu")
 
 

@@ -105,7 +105,7 @@ def test_a_score_that_is_no_number_is_an_error_that_names_the_verifier():
     verifier = Rewarder(Broken("text", every=1))
     verdict = asyncio.run(verifier.verify("1", Submission("1", "", "stop")))
     assert (verdict.status, verdict.score) == ("error", None)
-    assert verdict.reason == "text gave the score 'parity', which is no number"
+    assert verdict.reason == "text gave the score 'parity', which is not a number"
     asyncio.run(verifier.close())
 
 
@@ -313,7 +313,7 @@ def test_rollouts_of_steps_that_are_drawn_anew_are_not_mixed_with_those_of_befor
 @pytest.mark.parametrize("value", [None, "1", [1.0], torch.ones(2)])
 def test_a_part_of_the_reward_that_gives_no_number_is_named_with_what_it_gave(value):
     rewarder = Rewarder(exact(), [ShapingPart("mine.py:reward", 0.5, of_each(lambda one: value))])
-    with pytest.raises(PluginError, match=r"shaping mine.py:reward gave .* which is no number; return one for each, 0"):
+    with pytest.raises(PluginError, match=r"shaping mine.py:reward gave .* which is not a number; return one for each"):
         asyncio.run(rewarder.judge([rollout("5")], 0))
 
 

@@ -34,7 +34,7 @@ def test_a_folder_where_nothing_ends_a_text_is_refused_by_name(folder):
     change(folder, "tokenizer_config.json", eos_token=None, pad_token=None)
     change(folder, "config.json", eos_token_id=None)
     (folder / "generation_config.json").unlink()
-    with pytest.raises(ConfigError, match=r"base names no token that ends a text.*set eos_token"):
+    with pytest.raises(ConfigError, match=r"base names no end-of-text token.*set eos_token"):
         turn_tokenizer(folder)
 
 

@@ -102,7 +102,7 @@ def test_a_policy_learns_from_critiques_alone_and_the_other_verdicts_decide_noth
     [
         ({"critique_ask": "{prompt}"}, r"critique_ask must hold \{answer\}"),
         ({"critique_ask": '{prompt} {answer} {"right": true}'}, r"critique_ask: its braces are no field .*write \{\{"),
-        ({"critique_approves": "("}, "critique_approves is no pattern"),
+        ({"critique_approves": "("}, "critique_approves is not a valid pattern"),
         ({"critiques": 0}, "critiques"),
         ({"critique_weight": 0}, "critique_weight must be > 0"),
         ({"critique_weight": -0.5}, "critique_weight must be > 0"),

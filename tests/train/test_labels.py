@@ -111,7 +111,7 @@ def test_calls_that_the_template_shows_in_other_words_are_refused_by_line_and_fi
     ("row", "message"),
     [
         ({"prompt": 0}, "prompt must be a text"),
-        ({"prompt": "a\ud83d"}, "prompt holds half of a character"),
+        ({"prompt": "a\ud83d"}, "prompt contains half of a character"),
         ({"messages": [{"role": "user", "content": 3}]}, r"messages\[0\]: .*content must be a text"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "parts of type text"),
         ({"messages": [{"role": "user", "content": "a", "function_call": {}}]}, "unknown field 'function_call'"),
@@ -251,7 +251,7 @@ def test_kto_learns_from_thumbs_without_pairs(base: Path, tmp_path: Path) -> Non
     result = make_stage("preference", **fields, eval_every=6, save_every=6).run(setting)
     assert result.metrics["moved_after"] > 0.9
     assert result.metrics["good_ratio"] > 0 > result.metrics["bad_ratio"]
-    with pytest.raises(ConfigError, match='take loss = "kto"'):
+    with pytest.raises(ConfigError, match='set loss = "kto"'):
         make_stage("preference", **{**fields, "loss": "dpo"}).run(place(tmp_path / "2-preference", base))
 
 

@@ -76,7 +76,7 @@ def workshop(tmp_path_factory):
 
 
 def test_a_field_that_nobody_can_take_away_is_refused_rather_than_passed_over():
-    with pytest.raises(ConfigError, match=r"grpo\.novelty: nobody has said how it is taken away"):
+    with pytest.raises(ConfigError, match=r"grpo\.novelty: no removal of it is defined"):
         mechanisms("grpo", {"novelty": 3})
     with pytest.raises(ConfigError, match=r"loss 'mine\.py:loss'"):
         mechanisms("grpo", {"loss": "mine.py:loss"})

@@ -83,7 +83,7 @@ def test_a_folder_of_another_run_is_refused_and_left_alone(tmp_path):
             ("lr = 1e-3\n", "lr = 1e-3\nhealth.truncation = 3\n"),
             r"health.truncation must be a table \[stage.health.truncation\], got 3",
         ),
-        (("lr = 1e-3\n", "lr = 1e-3\nstart = 3\n"), "start must be the name of a stage before it, got 3"),
+        (("lr = 1e-3\n", "lr = 1e-3\nstart = 3\n"), "start must be the name of an earlier stage, got 3"),
     ],
 )
 def test_a_broken_recipe_is_refused_by_the_name_of_what_is_wrong(tmp_path, change, message):
@@ -313,7 +313,7 @@ def test_recipes_are_listed_without_torch():
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        ('rollouts = "2-sample"', "stage 2: rollouts names '2-sample', which is no stage before it"),
+        ('rollouts = "2-sample"', "stage 2: rollouts names '2-sample', which is not an earlier stage"),
         ('start = "2-sft"', "stage 2: start names '2-sft'"),
         ('rollouts = "1-pretrian"', r"\(known: 1-pretrain\); did you mean '1-pretrain'"),
     ],

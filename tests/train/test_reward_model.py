@@ -146,7 +146,7 @@ def test_what_cannot_work_is_refused_by_field(cipher_model):
     ]:
         with pytest.raises(ConfigError, match=message):
             make_stage("reward_model", **{"steps": 2, "lr": 1e-3, **fields})
-    with pytest.raises(ConfigError, match="no reward model"):
+    with pytest.raises(ConfigError, match="not a reward model"):
         load_reward_model(cipher_model, "cpu")
 
 

@@ -96,7 +96,7 @@ def test_a_file_with_named_columns_is_looked_for_and_tried_as_any_other(tmp_path
     spec = f"{tmp_path}/rows.jsonl:prompt=q,completion=a"
     with pytest.raises(ConfigError, match=r"sft: data .*rows.jsonl .*; name a file of JSON lines"):
         check_file("sft", Path(spec))
-    with pytest.raises(RecordError, match="name the columns that count behind the file"):
+    with pytest.raises(RecordError, match="leave it out, or name the columns to read after the file"):
         read_examples(written(tmp_path, [{"q": "a", "a": "b"}]), None, END)
     check_file("sft", Path(spec))
     with pytest.raises(RecordError, match=r"line 1: no column z \(known: q, a\)"):

@@ -80,7 +80,10 @@ def test_the_markers_stand_where_the_template_has_not_put_them(base, tmp_path):
     ("row", "message"),
     [
         ({"prompt": "s1n1="}, "completion must be a text"),
-        ({"prompt": "s1n1=", "completion": " ", "thinking": "s2n0"}, "the answer is empty, which would teach to say"),
+        (
+            {"prompt": "s1n1=", "completion": " ", "thinking": "s2n0"},
+            "the answer is empty and would teach the model to say",
+        ),
         ({"completion": "s1"}, "either prompt or messages"),
         ({"prompt": "s1n1=", "completion": "s1", "mode": "loud"}, "mode must be one of auto, on, off"),
         ({"prompt": "s1n1=", "completion": "s1", "mode": "off", "thinking": "s1n0"}, "mode off has closed"),
@@ -100,7 +103,7 @@ def test_a_broken_row_is_refused_with_its_line_and_field(base, tmp_path, row, me
 def test_a_field_that_stands_twice_in_a_row_is_refused(base, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "s1n1=", "completion": "s2", "completion": "s3"}')
-    with pytest.raises(RecordError, match="line 1: 'completion' stands twice in an object; keep one"):
+    with pytest.raises(RecordError, match="line 1: 'completion' occurs twice in an object; keep one"):
         read_examples(path, Text(base), 1)
 
 

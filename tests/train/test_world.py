@@ -116,7 +116,9 @@ def test_a_process_that_lost_the_others_says_so_in_a_line(monkeypatch):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:8939")
 
     monkeypatch.setattr(torch.distributed, "barrier", lost)
-    with pytest.raises(TrainingError, match="process 1 of 2 lost the others; the first that ended says why"):
+    with pytest.raises(
+        TrainingError, match="process 1 of 2 lost contact with the others; the first that ended says why"
+    ):
         World(1, 2).wait()
 
 

@@ -334,5 +334,5 @@ def test_a_reply_that_breaks_off_is_told_in_our_words() -> None:
         await writer.drain()
         writer.close()
 
-    with pytest.raises(Transient, match=r"^http://[^ ]+ broke off in the midst of its reply$"):
+    with pytest.raises(Transient, match=r"^http://[^ ]+ broke the connection in the middle of its reply$"):
         asked(broken, chunks_of)

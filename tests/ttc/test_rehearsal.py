@@ -165,7 +165,7 @@ def test_a_link_to_what_is_not_there_is_told_as_one(tmp_path: pathlib.Path, caps
     link.symlink_to(tmp_path / "unmounted")
     for out in (link, link / "run"):
         assert main(["eval", "--engine", "simulated", "--strategy", "direct", "--limit", "1", "--out", str(out)]) == 2
-        assert f"--out {out}: {link} is a link to what is not there; make that folder" in capsys.readouterr().err
+        assert f"--out {out}: {link} is a link to a folder that does not exist; create it" in capsys.readouterr().err
 
 
 def test_wrong_values_are_refused_before_torch_is_imported() -> None:

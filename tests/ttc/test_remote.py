@@ -217,7 +217,7 @@ def test_the_pause_that_one_server_asks_for_holds_back_nobody_whom_another_can_a
     balancer, retry = Balancer(["a", "b"]), Retry(base_s=0.001)
     assert asyncio.run(asyncio.wait_for(balancer.send("key", attempt, retry), 5)) == "b"
     assert asked == ["a", "b"]
-    with pytest.raises(EngineError, match="it wants to be asked again in 30 s"):
+    with pytest.raises(EngineError, match="it asks to be called again in 30 s"):
         asyncio.run(Balancer(["a"]).send("key", attempt, Retry(max_total_s=10)))
 
 

@@ -329,7 +329,7 @@ def test_a_model_without_the_head_of_a_reward_model_is_refused_and_weights_besid
     orm(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
     assert "LOAD REPORT" not in "".join(capfd.readouterr())
     save_file({name: weight for name, weight in weights.items() if name != "score.weight"}, path, {"format": "pt"})
-    with pytest.raises(ConfigError, match=r"is no reward model: it has no weights for score\.weight"):
+    with pytest.raises(ConfigError, match=r"is not a reward model: it has no weights for score\.weight"):
         orm(str(folder), EmbeddedCore(dtype="float32", device="cpu"))
     assert "LOAD REPORT" not in "".join(capfd.readouterr())
 

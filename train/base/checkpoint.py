@@ -160,6 +160,6 @@ def newest_whole(
     if broken:
         raise TrainingError(
             f"{folder} holds no whole checkpoint: {'; '.join(broken)}. Put back the files of one of them, or delete "
-            "the folder to begin the stage anew"
+            "the folder to start the stage again"
         )
     return None

@@ -239,9 +239,9 @@ def check_head(model: Any, folder: Path) -> None:
     ours = logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state).float()
     if float((own - ours).abs().max()) > _NEAR.get(model.dtype, 0.02) * float(own.abs().max()):
         raise ConfigError(
-            f"{folder}: model_type {model.config.model_type!r} does to the output of its head what this trainer does "
-            f"not know (it knows {', '.join(HEADS)} of config.json), so it would train on a wrong loss: take a model "
-            "of another family"
+            f"{folder}: model_type {model.config.model_type!r} changes the output of its head in a way that this "
+            f"trainer does not know (it knows {', '.join(HEADS)} of config.json), so it would train on a wrong loss: "
+            "take a model of another family"
         )
 
 
@@ -257,7 +257,7 @@ def load_tokenizer(folder: Path) -> Any:
     tokenizer = text.tokenizer
     if not text.eos_ids:
         raise ConfigError(
-            f"{folder} names no token that ends a text, so nothing teaches a model to stop: set eos_token in its "
+            f"{folder} names no end-of-text token, so nothing teaches a model to stop: set eos_token in its "
             "tokenizer_config.json"
         )
     if tokenizer.eos_token_id is None:

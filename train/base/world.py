@@ -115,7 +115,7 @@ class World:
         try:
             yield
         except RuntimeError as exc:
-            lost = f"process {self.rank} of {self.size} lost the others"
+            lost = f"process {self.rank} of {self.size} lost contact with the others"
             raise TrainingError(f"{lost}; the first that ended says why above or below") from exc
 
 

@@ -82,7 +82,7 @@ def _add_adapt(verbs: Any) -> None:
     adapt.add_argument("--out", type=Path, required=True, help="folder of the copy")
     adapt.add_argument("--open", help="what begins a thought; its own marker by default, else <think>")
     adapt.add_argument("--close", help="what ends it")
-    adapt.add_argument("--tokens", action="store_true", help="make the two tokens of their own")
+    adapt.add_argument("--tokens", action="store_true", help="add the two markers to the vocabulary as single tokens")
     adapt.add_argument("--form", help="how problems are asked: r1-zero, think-answer or boxed")
     adapt.set_defaults(run=_adapt)
 
@@ -103,17 +103,17 @@ def _add_list(verbs: Any) -> None:
 def _add_replay(verbs: Any) -> None:
     replay = verbs.add_parser("replay", help="compute one update again from its recorded rollouts")
     replay.add_argument("folder", type=Path, help="folder of the run")
-    replay.add_argument("--stage", type=int, help="number of the stage; the last that has rollouts by default")
+    replay.add_argument("--stage", type=int, help="number of the stage (default: the last one with rollouts)")
     replay.add_argument("--model", type=Path, help="model folder the stage started from, when it is not in the run")
     replay.add_argument("--step", type=int, required=True, help="the update, from 0")
-    replay.add_argument("--device", default="cpu", help="where it is computed; that of the run, for equal numbers")
+    replay.add_argument("--device", default="cpu", help="where to compute; the run's own device gives equal numbers")
     replay.set_defaults(run=_replay)
 
 
 def _add_rescore(verbs: Any) -> None:
     rescore = verbs.add_parser("rescore", help="judge recorded rollouts again, with another verifier or version")
     rescore.add_argument("folder", type=Path, help="folder of the run")
-    rescore.add_argument("--stage", type=int, help="number of the stage; the last that has rollouts by default")
+    rescore.add_argument("--stage", type=int, help="number of the stage (default: the last one with rollouts)")
     rescore.add_argument("--verifier", metavar="NAME", help="default: the one of the stage's task")
     _add_settings(rescore, "KEY", "parameter of the verifier")
     rescore.add_argument("--out", type=Path, metavar="FILE", help="write the rollouts with their new rewards")
@@ -122,7 +122,7 @@ def _add_rescore(verbs: Any) -> None:
 
 def _add_report(verbs: Any) -> None:
     report = verbs.add_parser("report", help="write the dashboard of a run, and print its summary")
-    report.add_argument("folder", type=Path, help="folder of the run; it may still be going on")
+    report.add_argument("folder", type=Path, help="folder of the run; it may still be running")
     report.add_argument("--out", type=Path, help="where to write the page; RUN/report.html by default")
     report.add_argument("--tensorboard", type=Path, metavar="DIR", help="also write the metrics for TensorBoard")
     report.add_argument("--wandb", metavar="PROJECT", help="also send the metrics to Weights & Biases")
@@ -134,7 +134,7 @@ def _add_gate(verbs: Any) -> None:
     gate.add_argument("folder", type=Path, help="folder of a finished run")
     gate.add_argument("--gates", type=Path, metavar="FILE", help="a TOML file with a table [gates]; else the recipe's")
     gate.add_argument("--model", type=Path, help="model folder the run started from, when it is not in the run")
-    gate.add_argument("--seed", type=int, required=True, help="seed of what is sampled and of the intervals")
+    gate.add_argument("--seed", type=int, required=True, help="seed of the samples and of the intervals")
     gate.add_argument("--device", default="cpu", help="cpu or cuda")
     gate.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
     gate.set_defaults(run=_gate)
@@ -178,7 +178,7 @@ def _run(args: argparse.Namespace) -> int:
     recipe = read_recipe(args.recipe, scale=args.scale, overrides=settings)
     model = None if args.model is None else resolve(args.model)
     if own and model is None:
-        raise ConfigError("--set thinking.KEY is about the model of --model, and there is none")
+        raise ConfigError("--set thinking.KEY applies to the model of --model; name one, or leave it out")
     copy = adaptation(recipe, model, own)
     if args.processes > 1 and not torch.distributed.is_torchelastic_launched():
         return relaunch(args.processes, without("--processes", sys.argv[1:]), StopRequest(armed=True))

@@ -137,12 +137,12 @@ def _check_fields(row: Any, fields: set[str], where: str) -> None:
         if name not in allowed:
             raise RecordError(
                 f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))}); leave it out, or name the "
-                "columns that count behind the file: FILE.jsonl:prompt=COLUMN,.."
+                "columns to read after the file: FILE.jsonl:prompt=COLUMN,.."
             )
         if name in _NAMES and (isinstance(row[name], bool) or not isinstance(row[name], str | int | float | None)):
             raise RecordError(f"{where}: {name} must be a text or a number, got {_short(row[name])}")
         if half_character(json.dumps(row[name], ensure_ascii=False)) is not None:
-            raise RecordError(f"{where}: {name} holds half of a character (a lone surrogate); write it out whole")
+            raise RecordError(f"{where}: {name} contains half of a character (a lone surrogate); write all of it")
 
 
 def read_example(row: Mapping[str, Any], text: Text, end: int, where: str) -> Example:
@@ -156,7 +156,7 @@ def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Pr
     messages, mode, tools = read_turns(row, where)
     rendered = text.render(messages, mode, tools)
     if not rendered.token_ids:
-        raise RecordError(f"{where}: the prompt has no token in the template of the model: nothing leads to an answer")
+        raise RecordError(f"{where}: the prompt has no tokens in the model's chat template: there is nothing to answer")
     if row.get("cluster") not in (None, ""):
         return f"cluster {row['cluster']}", rendered
     plain = rendered if mode is None else text.render(messages, None, tools)
@@ -400,7 +400,7 @@ def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tup
     held_out = [row for row, is_out in zip(rows, out, strict=True) if is_out]
     if not train or not held_out:
         number = counted(len(rows), "row")
-        raise ConfigError(f"{stage}: {number} of one prompt: none can be held out; give rows of two or more")
+        raise ConfigError(f"{stage}: {number} of one prompt: none can be held out; give rows of at least two prompts")
     setting.log(f"{counted(len(train), 'row')}, {len(held_out)} held out")
     return train, held_out
 
@@ -499,7 +499,7 @@ def _said(row: Mapping[str, Any], at: int, text: Text, where: str) -> str:
         return turn.content
     place, name = f"{where}: messages[{at}]: tool_calls", text.tool_format
     if name not in TOOL_FORMATS:
-        raise RecordError(f"{place}: the chat template writes calls in a form that is not known here; leave them out")
+        raise RecordError(f"{place}: the chat template writes calls in a form that is not supported; leave them out")
     form = TOOL_FORMATS[name]
     calls = [{"name": call.name, form.arguments: json.loads(call.arguments)} for call in turn.calls]
     parts = [json.dumps(part, ensure_ascii=False) for part in ([calls] if form.listed else calls)]
@@ -526,7 +526,7 @@ def read_answer(row: Mapping[str, Any], where: str) -> tuple[str, str | None]:
     if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
         raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
     if not answer.strip():
-        raise RecordError(f"{where}: the answer is empty, which would teach to say nothing; leave the row out")
+        raise RecordError(f"{where}: the answer is empty and would teach the model to say nothing; leave the row out")
     return answer, thinking
 
 
@@ -610,7 +610,7 @@ def _call(call: Any, where: str) -> ToolCall:
     try:
         arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError as exc:
-        raise RecordError(f"{where}: function.arguments is no JSON ({exc})") from exc
+        raise RecordError(f"{where}: function.arguments is not JSON ({exc})") from exc
     if not isinstance(arguments, dict):
         raise RecordError(f"{where}: function.arguments must be an object or its JSON text, got {_short(arguments)}")
     return ToolCall(function["name"], json.dumps(arguments, ensure_ascii=False), str(call.get("id") or ""))

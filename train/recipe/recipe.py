@@ -139,7 +139,7 @@ def read_recipe(name: str, *, scale: str | None = None, overrides: Mapping[str, 
     _override(tables, overrides or {}, path.name)
     steps = tuple(bind_stage(table, f"{path.name}, stage {number}") for number, table in enumerate(tables, start=1))
     if not steps:
-        raise ConfigError(f"{path.name} makes its own models, at other scales; give --scale nano, or none")
+        raise ConfigError(f"{path.name} makes its own models, which have no other scale; give --scale nano, or none")
     _check_named(steps, path.name)
     retention_table = None if scale in hardware else data.get("retention")
     retention = None if retention_table is None else read_retention(_scaled(retention_table, scale), path.name)
@@ -226,7 +226,7 @@ def _check_named(steps: Sequence[RecipeStep], where: str) -> None:
                 continue
             listed = ", ".join(names) or "none"
             raise ConfigError(
-                f"{where}, stage {number}: {field} names {name!r}, which is no stage before it "
+                f"{where}, stage {number}: {field} names {name!r}, which is not an earlier stage "
                 f"(known: {listed}){nearest(name, names)}"
             )
         names.append(f"{number}-{step.kind}")
@@ -293,7 +293,7 @@ def bind_stage(table: Mapping[str, Any], where: str) -> RecipeStep:
         raise ConfigError(f"{where}: kind is missing (one of {', '.join(STAGES.names())})")
     kind, start = str(table["kind"]), table.get("start")
     if not isinstance(start, str | None):
-        raise ConfigError(f"{where}: start must be the name of a stage before it, got {start!r}")
+        raise ConfigError(f"{where}: start must be the name of an earlier stage, got {start!r}")
     fields = {key: value for key, value in table.items() if key not in ("kind", "start")}
     supply = {"health": fields.pop("health")} if "health" in fields else {}
     try:

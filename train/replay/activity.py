@@ -144,7 +144,9 @@ class _Run:
             if learnt == count:
                 return
         kind = self._step.kind
-        raise TrainingError(f"{kind}: only {learnt} of {counted(TRIES * count, 'update')} learn: take a better start")
+        raise TrainingError(
+            f"{kind}: only {learnt} of {counted(TRIES * count, 'update')} learn: start from a better one"
+        )
 
     async def _update(self, number: int, missed: int) -> bool:
         """One update with everything, and one without each mechanism measured now; returns whether it learnt."""

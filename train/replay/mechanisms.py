@@ -159,12 +159,12 @@ def _parts(
         return
     name, options = parse_spec(values[field])
     if name not in table:
-        raise ConfigError(f"{field} {name!r}: nobody has said how its mechanisms are taken away; see {__name__}")
+        raise ConfigError(f"{field} {name!r}: no removal of its mechanisms is defined; add one to {__name__}")
     factory = registry.load(name)
     full = {**options_of(factory), **parsed(factory, options, supply={})}
     unknown = set(options) - _OPTIONS[name]
     if unknown:
-        raise ConfigError(f"{field} {name!r}: nobody has said how {sorted(unknown)[0]} is taken away; see {__name__}")
+        raise ConfigError(f"{field} {name!r}: no removal of {sorted(unknown)[0]} is defined; add one to {__name__}")
     for part, without in table[name].items():
         changed = without(full)
         if changed is not None:
@@ -208,7 +208,7 @@ def _plain(kind: str, fields: Spec, values: Spec) -> Iterator[Mechanism]:
     handled = {"loss", "advantage", "normaliser", "shaping", "epochs", "minibatches"}
     for name in fields:
         if name not in handled and name not in SIZES and name not in _FIELDS:
-            raise ConfigError(f"{kind}.{name}: nobody has said how it is taken away; see {__name__}")
+            raise ConfigError(f"{kind}.{name}: no removal of it is defined; add one to {__name__}")
     for name, (level, acts, without) in _FIELDS.items():
         if name not in values or not acts(values[name]) or not _applies(name, values):
             continue

@@ -54,7 +54,7 @@ class CritiqueSource:
         try:
             re.compile(self.approves)
         except re.error as exc:
-            raise ConfigError(f"verifier_lm: critique_approves is no pattern: {exc}") from exc
+            raise ConfigError(f"verifier_lm: critique_approves is not a valid pattern: {exc}") from exc
         above("verifier_lm", 0, critique_weight=self.weight)
 
     def load(self, setting: Setting, prompts: Mapping[str, str]) -> GenerativeReward:

@@ -90,7 +90,7 @@ def load_reward_model(folder: Path, device: str) -> Any:
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     names = AutoConfig.from_pretrained(folder).architectures or ()
     if not any(name.endswith("ForSequenceClassification") for name in names):
-        raise ConfigError(f"{folder} is no reward model: it is {', '.join(names) or 'unnamed'}")
+        raise ConfigError(f"{folder} is not a reward model: it is {', '.join(names) or 'unnamed'}")
     model = loaded(CLASSIFIER, folder, dtype=torch.float32)
     without_dropout(model)  # a critic goes on training its body
     return model.to(device).eval()
@@ -253,7 +253,7 @@ def reward_folders(name: str, setting: Setting) -> list[Path]:
         return [place]
     members = [path for path in place.glob("reward_model*") if (path / "config.json").is_file()]
     if not members:
-        raise ConfigError(f"reward_model {name!r}: {place} holds none; name a stage of that kind, or a folder")
+        raise ConfigError(f"reward_model {name!r}: {place} has none; name a stage of that kind, or a folder")
     return sorted(members, key=lambda path: int(path.name.rpartition("-")[2]) if "-" in path.name else 0)
 
 

@@ -155,7 +155,7 @@ class LoopState:
 
 
 _COUNTERS = ("best", "best_right", "seconds", "tokens", "apart", "least_fooled", "recent", "stopped", "last")
-NO_ITEMS = "the sampler has no items left: all are solved, or asked once; give the task more or harder problems"
+NO_ITEMS = "the sampler has no items left: all are solved, or were asked once; give the task more or harder problems"
 
 
 async def draw(plan: LoopPlan, parts: Parts, step: int) -> list[Rollout]:
@@ -493,12 +493,12 @@ def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
             "every rollout was cut before its end, and rewards did not differ: raise max_tokens": (
                 last.get("truncated") == 1 and last.get("signal_share") == 0
             ),
-            "no rollout got a verdict: see to the verifier": "reward" not in last,
+            "no rollout got a verdict: repair the verifier": "reward" not in last,
             "no group had rewards that differ: take problems that are sometimes solved, or raise n": (
                 last.get("signal_share") == 0
             ),
         }
-        why = next((reason for reason, holds in reasons.items() if holds), "no rollout had anything to teach")
+        why = next((reason for reason, holds in reasons.items() if holds), "no rollout gave a gradient")
         parts.log(f"nothing was learnt in {counted(state.step, 'step')}: {why}")
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 

@@ -148,7 +148,7 @@ class PolicyStage:
             )
         leak = next(answer_leaks(train), None)
         if leak is not None:
-            raise ConfigError(f"{self.kind}: the prompt of {leak.problem_id} tells its answer: {leak.shared[:80]!r}")
+            raise ConfigError(f"{self.kind}: the prompt of {leak.problem_id} contains its answer: {leak.shared[:80]!r}")
 
     def models(self) -> Mapping[str, tuple[str, ...]]:
         """See `Naming.models`."""

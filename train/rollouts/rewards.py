@@ -200,7 +200,7 @@ class Rewarder:
         asked = {"step": step, "target": target} if self._advancing else target
         verdict = await self._verifier.verify(asked, submission)
         if verdict.score is not None and not _is_number(verdict.score):
-            reason = f"{self._verifier.name} gave the score {verdict.score!r}, which is no number"
+            reason = f"{self._verifier.name} gave the score {verdict.score!r}, which is not a number"
             return replace(verdict, status="error", score=None, reason=reason)
         return verdict if verdict.score is None else replace(verdict, score=float(verdict.score))
 
@@ -291,8 +291,8 @@ def _values(part: ShapingPart, returned: object, num: int) -> list[float]:
 def _value(part: ShapingPart, value: object) -> float:
     if not isinstance(value, Real):
         raise PluginError(
-            f"shaping {part.name} gave {value!r} for a rollout, which is no number; return one for each, "
-            "0.0 where it has nothing to say"
+            f"shaping {part.name} gave {value!r} for a rollout, which is not a number; return one for each, "
+            "0.0 for no effect"
         )
     return float(value)
 

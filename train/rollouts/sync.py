@@ -62,7 +62,7 @@ class Syncer:
         if not parity <= limit:
             raise TrainingError(
                 f"weight sync failed its parity probe: engine and trainer differ by {parity:.4g} nats on average "
-                f"(largest {max(gaps):.4g}, limit {limit:.4g}); the engine holds stale or other weights"
+                f"(largest {max(gaps):.4g}, limit {limit:.4g}); the engine holds old or different weights"
             )
         return parity
 

@@ -100,7 +100,7 @@ def grpo(
     if asynchronous and rollouts.sampler == "fresh":
         raise ConfigError("grpo: sampler fresh needs asynchronous = false: it counts a problem once it is learnt from")
     if parse_spec(advantage)[0] == "gae":
-        raise ConfigError("grpo: advantage gae needs a value head, which a stage of kind ppo has")
+        raise ConfigError("grpo: advantage gae needs a value head, which only stages of kind ppo have")
     compare = make(ADVANTAGES, advantage)
     if rollouts.n < 2 and strategy is None and not across_prompts(compare):
         raise ConfigError(

@@ -321,7 +321,7 @@ class _Preference:
     def _marked(self, setting: Setting, source: Path, data: Path) -> StageResult:
         """Learn from single completions with a label."""
         if not self.on_single:
-            raise ConfigError(f'preference: the rows of {data} have labels and are no pairs: take loss = "kto"')
+            raise ConfigError(f'preference: the rows of {data} have labels and are not pairs: set loss = "kto"')
         tokenizer = turn_tokenizer(source)
         pad_id = int(tokenizer.pad_token_id)
         rows = read_marked(data, Text(source), int(tokenizer.eos_token_id))

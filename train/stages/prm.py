@@ -131,8 +131,8 @@ class _Prm:
         seed = seeds.derive(setting.seed, "prm") % (1 << 31)
         if not supported(read_config(source)):
             setting.log(
-                f"the scorer prm reads Llama, Mistral, Qwen2 and Qwen3, not {source}: what is made of it rewards the "
-                "steps of grpo (process_reward) alone"
+                f"the scorer prm reads Llama, Mistral, Qwen2 and Qwen3, not {source}: a model made from it can "
+                "only reward the steps of grpo (process_reward)"
             )
         model = new_step_model(source, self.form, self.delimiter, self.words, seed, setting.device)
         device = next(model.network.parameters()).device

@@ -191,7 +191,7 @@ class _Sft:
             right = right_rollouts(path, most=per_problem, shortest=shortest, needed=alone)
             check_prompts("sft", self.rollouts, right, Text(source), self._held_out())
             if not right:
-                setting.log(f"{self.rollouts} has no rollout that is correct and finished: only other rows are learnt")
+                setting.log(f"{self.rollouts} has no correct, finished rollout: only the other rows are used")
             examples += right
         if self.corpus is not None:
             examples += corpus_examples(self.corpus, Text(source), end, corpus_rows, setting.seed)

@@ -211,7 +211,7 @@ class Updater:
             minibatches = min(minibatches, len(batch) // self._world.size)
         if not minibatches:
             number = counted(len(batch), "row")
-            raise TrainingError(f"{number}: too few for {self._world.size} processes that split the weights")
+            raise TrainingError(f"{number}: too few for {self._world.size} processes that share the weights")
         batch = batch.to(self._device)
         self.model.train()
         single = self._epochs == 1 and self._minibatches == 1

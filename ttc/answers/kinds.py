@@ -621,7 +621,7 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """An object of its names and values; raises ValueError for a name that stands there twice."""
     value = dict(pairs)
     if len(value) < len(pairs):
-        raise ValueError("a name stands twice in an object")
+        raise ValueError("a name occurs twice in an object")
     return value
 
 

@@ -102,8 +102,12 @@ class ThinkingOptions:
         None, "the chat template's switch (default: auto)", metavar="on|off|auto", group="thinking"
     )
     max_thinking: int | None = option(None, "cap on thinking; 0 is no thinking", metavar="TOKENS", group="thinking")
-    min_thinking: int | None = option(None, "keep thinking at least so long", metavar="TOKENS", group="thinking")
-    waits: int | None = option(None, "suppress the end of thinking so many times", metavar="TIMES", group="thinking")
+    min_thinking: int | None = option(
+        None, "do not end thinking before this many tokens", metavar="TOKENS", group="thinking"
+    )
+    waits: int | None = option(
+        None, "suppress the end of thinking up to this many times", metavar="TIMES", group="thinking"
+    )
 
     def __post_init__(self) -> None:
         """Refuse contradictory thinking options, by their names."""
@@ -126,9 +130,7 @@ class SamplingOptions:
     )
     top_k: int | None = option(None, "sample from the K likeliest tokens", metavar="K", group="sampling")
     max_tokens: int | None = option(None, "cap on one sample, thinking included", metavar="TOKENS", group="sampling")
-    seed: int | None = option(
-        None, "what all random draws are keyed by (default: a new one, which is shown)", group="sampling"
-    )
+    seed: int | None = option(None, "seed of all random draws (default: a new one, which is shown)", group="sampling")
 
 
 def resolve_engine(options: EngineOptions, settings: Mapping[str, object]) -> PartChoice:
@@ -231,7 +233,7 @@ def by_part(settings: Mapping[str, T], parts: Sequence[str]) -> dict[str, dict[s
 
 
 _LINKS = {
-    errno.ENOENT: "a link to what is not there; make that folder",
+    errno.ENOENT: "a link to a folder that does not exist; create it",
     errno.ELOOP: "a link that leads back to itself; delete it",
 }
 """What a link is that cannot be followed, and what to do about it."""
@@ -243,7 +245,7 @@ def check_writable(option: str, folder: Path) -> None:
     try:
         there.stat()
     except OSError as exc:
-        link = _LINKS.get(exc.errno or 0, f"a link that cannot be followed ({exc.strerror}); mend it")
+        link = _LINKS.get(exc.errno or 0, f"a link that cannot be followed ({exc.strerror}); repair it")
         raise ConfigError(f"{option} {folder}: {there} is {link}, or name another") from exc
     if not there.is_dir():
         raise ConfigError(f"{option} {folder}: {there} is a file; name a folder")

@@ -128,7 +128,7 @@ def check_steps(prompt: Prompt, sampling: Sampling, features: Features, *, conti
         )
     if sampling.stop and not features.stops:
         raise Unsupported(
-            f"{features.model} does not tell a stop string from the end of an answer, so steps cannot be cut: {CURE}"
+            f"{features.model} does not say whether a stop string ended an answer, so steps cannot be cut: {CURE}"
         )
 
 

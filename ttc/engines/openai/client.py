@@ -243,7 +243,7 @@ class Client:
         except aiohttp.ClientPayloadError as exc:
             counts = _COUNTS.search(str(exc))
             how = f" ({counts[0]})" if counts else ""
-            raise Transient(EngineError(f"{self._url} broke off in the midst of its reply{how}")) from exc
+            raise Transient(EngineError(f"{self._url} broke the connection in the middle of its reply{how}")) from exc
         except (aiohttp.ClientError, EngineError, OSError) as exc:
             words = self._access.hide(str(exc) or type(exc).__name__)
             raise Transient(EngineError(f"{self._url} cannot be reached: {words}")) from exc

@@ -483,14 +483,16 @@ class Ledger:
         """Warn once of a finish reason that is not known."""
         if finish_of(word.lower()) is None and word not in self._noted:
             self._noted.add(word)
-            text = f"the server ended with finish_reason {word!r}, which is not known: such an answer is not finished"
+            text = (
+                f"the server ended with finish_reason {word!r}, which is unknown: such an answer counts as unfinished"
+            )
             warnings.warn(f"{self._model}: {text}, and counts as cut", RuntimeWarning, stacklevel=3)
 
     def note_thought(self) -> None:
         """Warn once of a model that thinks although thinking is off."""
         if OPEN not in self._noted:
             self._noted.add(OPEN)
-            text = f"{self._model} thinks although thinking is off: its server heeds no switch of it that is known here"
+            text = f"{self._model} thinks although thinking is off: none of the known switches works on its server"
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def note_draws(self, done: Sequence[Completion]) -> None:

@@ -104,7 +104,7 @@ def _told_to_wait(url: str, seconds: float) -> EngineBusy:
     """The error of a request that is not sent, since the server wants it later than anybody waits."""
     wait = math.ceil(seconds)
     error = EngineBusy(
-        f"{url} is too busy (429), and wants to be asked again in {wait} s: go on later, or set "
+        f"{url} is too busy (429) and asks to be called again in {wait} s: go on later, or set "
         f"engine.retry_s={wait + 1}"
     )
     error.retry_after_s = seconds
@@ -149,7 +149,7 @@ async def retrying(
             if failures >= policy.max_attempts or pause > left:
                 tries = counted(failures, "attempt")
                 wish = failure.retry_after_s or 0.0
-                why = f": it wants to be asked again in {wish:.0f} s" if wish > max(left, 0.0) else ""
+                why = f": it asks to be called again in {wish:.0f} s" if wish > max(left, 0.0) else ""
                 error = type(failure.error)(f"{failure.error} (gave up after {tries}{why})")
                 error.__dict__.update(failure.error.__dict__)
                 raise error from failure.__cause__

@@ -235,7 +235,7 @@ class _MarkedTeller(MarkedEngine):
         """Tell as the engine does."""
         engine = self._engine
         if not isinstance(engine, TopLogprobEngine):
-            raise TypeError(f"{engine.capabilities.model} does not tell the likeliest tokens of given ids")
+            raise TypeError(f"{engine.capabilities.model} does not report the likeliest tokens of given ids")
         return await engine.top_logprobs(token_ids, start, k, on_usage)
 
 

@@ -83,7 +83,7 @@ def _answering(urls: Sequence[str], connect: Callable[[str], ScoringEngine], wai
         if time.monotonic() > deadline:
             raise ConfigError(
                 f"no vLLM server answers at {', '.join(urls)} within {wait_s:g} s ({cause}). Start one ({START}) and "
-                "give the same command again: a run goes on from its newest checkpoint"
+                "run the same command again: it resumes from the newest checkpoint"
             ) from cause
         time.sleep(_PAUSE_S)
 

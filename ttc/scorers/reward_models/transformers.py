@@ -85,7 +85,7 @@ def transformers_scorer(folder: Path, adapter: Adapter, place: EmbeddedCore) -> 
         raise ConfigError(f"transformers cannot load {folder} as a sequence classifier: {exc}") from exc
     if report["missing_keys"]:
         names = ", ".join(sorted(report["missing_keys"])[:4])
-        raise ConfigError(f"{folder} is no reward model: it has no weights for {names}, which would be random")
+        raise ConfigError(f"{folder} is not a reward model: it has no weights for {names}, which would be random")
     backend = TransformersBackend(model.to(device).eval(), adapter, place)
     return RecallScorer(backend, layout, aggregation=adapter.aggregation)
 
