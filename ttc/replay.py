@@ -65,7 +65,7 @@ def pool_of(record: Record) -> dict[int, RecordedDraw]:
         raise ConfigError(f"problem {name!r}: only runs of whole samples can be replayed: majority or best_of_n")
     if answer.stop_cause != "done":
         raise ConfigError(
-            f"problem {name!r}: its samples were stopped ({answer.stop_cause}), so they are no fair pool; record one "
+            f"problem {name!r}: its samples were stopped ({answer.stop_cause}), so their pool is biased; record one "
             "with majority or best_of_n and without a budget"
         )
     total, passed, num_before, draws = sum(int(data["num_tokens"]) for data in samples.values()), 0, 0, {}
@@ -100,7 +100,9 @@ class PoolEngine:
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """The one prompt that was drawn from; refused for another thinking mode."""
         if thinking is not None:
-            raise ConfigError("a replay thinks as the recorded run did; a strategy that asks otherwise needs a new run")
+            raise ConfigError(
+                "a replay keeps the thinking settings of the recorded run; a strategy that changes them needs a new run"
+            )
         return Prompt(text="", token_ids=None, messages=tuple(messages))
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -190,7 +192,7 @@ class PoolSession(Session):
     async def run(self, strategy: Strategy, index: int) -> Answer:
         """Refused: the recorded draws are plain samples."""
         raise ConfigError(
-            "a recorded run holds plain draws, of which no other strategy (of=) can be made: leave it out"
+            "a recorded run holds plain draws, so it cannot replay a strategy of strategies: leave of out"
         )
 
     def candidate_at(

@@ -424,7 +424,7 @@ def bind(host: str, port: int) -> socket.socket:
         ConfigError: it is taken, or none of this machine's.
     """
     if "/" in host or host.startswith("unix:"):
-        raise ConfigError(f"--host {host} is no address: give a name or a number; a unix socket is a proxy's work")
+        raise ConfigError(f"--host {host} is no address: give a name or a number; for a unix socket use a proxy")
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

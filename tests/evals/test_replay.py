@@ -115,8 +115,8 @@ def test_a_token_budget_holds_in_a_replay(pool: Path, tmp_path: Path) -> None:
         (("tree",), "cannot ask anything new|token ids|holds"),
         (("first_finished", "--n", "4"), "token ids"),
         (("aggregate", "--n", "4"), "cannot ask anything new"),
-        (("no_think_then_think:n=1",), "thinks as the recorded run did"),
-        (("budget_forcing",), "thinks as the recorded run did"),
+        (("no_think_then_think:n=1",), "keeps the thinking settings of the recorded run"),
+        (("budget_forcing",), "keeps the thinking settings of the recorded run"),
         (("direct:temperature=0",), "draws are of temperature 0.8, not 0"),
         (("majority", "--scorer", "simulated"), "recorded scores"),
     ],
@@ -141,7 +141,7 @@ def test_a_pool_without_scores_or_one_that_was_stopped_is_refused(tmp_path: Path
     with pytest.raises(ConfigError, match="no scores"):
         replayed(tmp_path / "votes", tmp_path / "a", "best_of_n")
     evaluate(tmp_path / "stopped", "adaptive", "--n", "8", "--set", "engine.p=1.0")
-    with pytest.raises(ConfigError, match="no fair pool"):
+    with pytest.raises(ConfigError, match="their pool is biased"):
         replayed(tmp_path / "stopped", tmp_path / "b", "majority")
     evaluate(tmp_path / "tree", "tree", "--n", "4", *SCORED)
     with pytest.raises(ConfigError, match="whole samples"):

@@ -176,7 +176,7 @@ def test_bad_input_is_refused_before_torch_is_loaded() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["solve", "-1+2"], "ttc solve: error: '-1+2' is read as an option; what begins with a dash"),
+        (["solve", "-1+2"], "ttc solve: error: '-1+2' is read as an option; put an argument that begins with a dash"),
         (["solve", "--temperature", "-1"], "ttc solve: error: the following arguments are required: question"),
         (["--verison"], "ttc: error: no option --verison; did you mean '--version'?"),
         (["train", "run", "nano", "--sed", "1"], "ttc train run: error: no option --sed; did you mean '--seed'?"),
@@ -205,7 +205,7 @@ def test_what_no_option_takes_is_named_with_the_nearest_option_and_the_help(
     ("option", "hint"),
     [
         *((name, "it is --n here") for name in ("--num-samples", "--n_samples", "--epochs", "--num-return-sequences")),
-        ("--num_fewshot", "problems are asked as they stand"),
+        ("--num_fewshot", "problems are asked without worked examples"),
         ("--max_new_tokens", "it is --max-tokens here"),
         ("--thinking_budget", "it is --max-thinking here"),
         ("--tasks", "it is --task here"),
@@ -233,8 +233,8 @@ def test_an_option_of_another_tool_is_told_what_does_it_here(
 @pytest.mark.parametrize(
     ("option", "hint"),
     [
-        ("--uds", "--host and --port, a unix socket is a proxy's work"),
-        ("--ssl-keyfile", "--host and --port, TLS is a proxy's work"),
+        ("--uds", "--host and --port, for a unix socket use a proxy"),
+        ("--ssl-keyfile", "--host and --port, for TLS use a proxy"),
         ("--workers", "start several, each on a --port of its own"),
         ("--api-key", "TTC_SERVE_KEY"),
         ("--served-model-name", "it is --name here"),

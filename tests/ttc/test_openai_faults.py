@@ -332,9 +332,9 @@ def test_a_wish_that_fits_is_waited_for_to_the_last_second(now: float, monkeypat
 def test_nobody_waits_in_silence_for_a_server_that_asks_for_hours(server: OpenAIServer) -> None:
     engine = openai("served", base_url=server.url, tokenizer="none", attempts=3, retry_s=1.0)
     server.faults.append(Fault(status=429, headers={"retry-after": "7200"}, message="daily limit"))
-    with pytest.raises(EngineBusy, match=r"daily limit \(gave up after 1 attempt: it wants .* again in 7200 s\)"):
+    with pytest.raises(EngineBusy, match=r"daily limit \(gave up after 1 attempt: it asks .* again in 7200 s\)"):
         once(engine)
-    with pytest.raises(EngineBusy, match=r"again in 7200 s: go on later, or set engine\.retry_s=7201") as caught:
+    with pytest.raises(EngineBusy, match=r"again in 7200 s: resume later, or set engine\.retry_s=7201") as caught:
         once(engine)
     assert caught.value.retry_after_s == pytest.approx(7200, abs=60)
 

@@ -100,7 +100,9 @@ class _Parser(argparse.ArgumentParser):
             if word[:1] != "-" or len(word) == 1 or is_value or word.partition("=")[0] in self._option_string_actions:
                 continue
             if word[1] in "0123456789.(":
-                self.error(f"{word!r} is read as an option; what begins with a dash stands behind --: -- '{word}'")
+                self.error(
+                    f"{word!r} is read as an option; put an argument that begins with a dash after --: -- '{word}'"
+                )
             _refuse(word, self)
 
 
@@ -236,7 +238,7 @@ def _refuse_empty(arguments: Sequence[str], parser: argparse.ArgumentParser) -> 
 
 
 _DRAWS = "it is --n here, for a strategy that draws several (--strategy majority)"
-_SHOTS = "problems are asked as they stand, without worked examples: write those into the questions of a file"
+_SHOTS = "problems are asked without worked examples: write those into the questions of a file"
 _LISTENS = "a server listens on --host and --port"
 _PROCESSES = "a server is one process: start several, each on a --port of its own, with a balancer in front"
 _KEYS = "keys stand in [keys.NAME] of the --config file, or one in the environment (TTC_SERVE_KEY)"
@@ -258,8 +260,8 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "gen_kwargs": ("--temperature", "they are options here: --temperature, --top-p, --top-k, --max-tokens"),
     "apply_chat_template": ("--model", "leave it out: the model's chat template is always applied"),
     "log_samples": ("--out", "leave it out: --out DIR keeps every answer"),
-    **dict.fromkeys(("uds", "unix_socket", "socket", "fd"), ("--port", f"{_LISTENS}, a unix socket is a proxy's work")),
-    **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"), ("--port", f"{_LISTENS}, TLS is a proxy's work")),
+    **dict.fromkeys(("uds", "unix_socket", "socket", "fd"), ("--port", f"{_LISTENS}, for a unix socket use a proxy")),
+    **dict.fromkeys(("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"), ("--port", f"{_LISTENS}, for TLS use a proxy")),
     **dict.fromkeys(("workers", "api_server_count"), ("--port", _PROCESSES)),
     **dict.fromkeys(("api_key", "api_keys", "master_key"), ("--config", _KEYS)),
     **dict.fromkeys(("served_model_name", "alias", "model_name"), ("--name", "")),

@@ -67,7 +67,7 @@ def orm(
         family = load_adapter(adapter, config, str(folder), outcome=True)
     if family is None:
         name = ", ".join(config.get("architectures") or ()) or config["model_type"]
-        raise ConfigError(f"{folder} ({name}) is no outcome reward model that is known: set scorer.adapter=NAME")
+        raise ConfigError(f"{folder} ({name}) is not a known outcome reward model: set scorer.adapter=NAME")
     if isinstance(options, OverHttp):
         from ttc.scorers.reward_models.server import RewardServer, token_scorer
 

@@ -119,7 +119,9 @@ def _extra(name: str) -> Check:
     absent = [package for package, (_, has) in versions.items() if has is None]
     rivals = [f"{rival} {installed}" for rival in ENGINES if rival != name and (installed := version(rival))]
     if absent and name in ENGINES and rivals:
-        return Check("extras", name, "missing", f"optional; not beside {rivals[0]}: use another environment")
+        return Check(
+            "extras", name, "missing", f"optional; cannot be installed beside {rivals[0]}: use another environment"
+        )
     if absent and name in NEED_GPU and not has_gpu():
         return Check("extras", name, "missing", "optional; needs an NVIDIA GPU")
     if absent:

@@ -66,7 +66,7 @@ class ChatDialect:
         reply = prompt.generated_text.removeprefix(CLOSE)
         if OPEN in reply or CLOSE in reply:
             raise Unsupported(
-                f"{self._features.model} cannot go on after thinking that came in a field of its own: "
+                f"{self._features.model} cannot continue after thinking that it returned in a separate field: "
                 f"switch thinking off (--thinking off), or {CURE}"
             )
 

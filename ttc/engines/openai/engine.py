@@ -271,9 +271,7 @@ class RemoteEngine:
 
     def _tokenizer(self) -> Text:
         if self._tokens is None:
-            raise Unsupported(
-                f"{self._features.model} is known by its messages only, so there are no token ids: {CURE}"
-            )
+            raise Unsupported(f"{self._features.model} takes messages only, so there are no token ids: {CURE}")
         return self._tokens
 
     async def _draw(

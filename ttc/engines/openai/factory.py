@@ -107,7 +107,7 @@ def openai(
     features = _find_out(urls, access, model, local)
     if seeded and not features.seeds:
         warnings.warn(
-            f"{features.model}: the server refuses the field seed: no run on it is reproducible, with --seed neither",
+            f"{features.model}: the server refuses the field seed: runs are not reproducible, not even with --seed",
             RuntimeWarning,
             stacklevel=2,
         )

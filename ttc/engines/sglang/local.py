@@ -34,7 +34,7 @@ from ttc.errors import ConfigError, EngineError, MissingExtra
 T = TypeVar("T")
 
 _RAW_LOGPROBS = "SGLANG_RETURN_ORIGINAL_LOGPROB"
-_DIED = "sglang's scheduler process died; what it said is above"
+_DIED = "sglang's scheduler process died; its output is above"
 _CLOSED = "the engine was closed"
 
 

@@ -104,7 +104,7 @@ def _told_to_wait(url: str, seconds: float) -> EngineBusy:
     """The error of a request that is not sent, since the server wants it later than anybody waits."""
     wait = math.ceil(seconds)
     error = EngineBusy(
-        f"{url} is too busy (429) and asks to be called again in {wait} s: go on later, or set "
+        f"{url} is too busy (429) and asks to be called again in {wait} s: resume later, or set "
         f"engine.retry_s={wait + 1}"
     )
     error.retry_after_s = seconds

@@ -252,7 +252,7 @@ class CompletionBackend(ServerBackend):
         try:
             good, bad = (top_logprobs[f"token_id:{token}"] for token in self._pair)
         except KeyError as exc:
-            raise ScorerError(f"the reward server did not tell the log-probability of {exc}: it is no vLLM") from exc
+            raise ScorerError(f"the reward server did not report the log-probability of {exc}: it is not vLLM") from exc
         return {len(ids) - 1: _sigmoid(good - bad)}
 
 

@@ -72,9 +72,9 @@ def transformers_scorer(folder: Path, adapter: Adapter, place: EmbeddedCore) -> 
     from ttc.engines.shared.compute import pick_dtype
 
     if place.batch_invariant:
-        raise ConfigError(f"batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model, {folder} is none")
+        raise ConfigError(f"batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model, not {folder}")
     if adapter.name != "sequence_rm":
-        raise ConfigError(f"adapter {adapter.name} needs a model that the embedded core runs, {folder} is none")
+        raise ConfigError(f"adapter {adapter.name} needs a model that the embedded core runs, not {folder}")
     layout = OwnText(adapter, RewardTokenizer(folder), adapter.step_delimiter)
     device = pick_device(place.device)
     load, dtype = AutoModelForSequenceClassification.from_pretrained, pick_dtype(place.dtype, device)
