@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     if args.config is not None:
         flags = [flag for flag in ("model", "engine", "scorer", "upstream", "name", "set") if getattr(args, flag)]
         if flags:
-            raise ConfigError(f"--config says it all: drop {', '.join(flags)}, or the file")
+            raise ConfigError(f"--config sets all of this: drop {', '.join(flags)}, or the file")
         config = load_config(pathlib.Path(args.config))
     else:
         config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))

@@ -94,11 +94,12 @@ class ChatRequest(ChoiceFields):
     max_completion_tokens: TokenCount | None = Field(None, description="Most tokens of a choice, thought included.")
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Ge(0), Le(20), WHOLE] | None = Field(
-        None, description="Of each token of the answer, with logprobs; refused by models whose engine does not tell."
+        None,
+        description="Of each token of the answer, with logprobs; refused by models whose engine does not report them.",
     )
     continue_final_message: bool | None = Field(
         None,
-        description="Go on with the assistant's message at the end; the default. false begins a new turn after it.",
+        description="Continue the assistant's message at the end; the default. false begins a new turn after it.",
     )
     add_generation_prompt: bool | None = Field(None, description="The opposite of continue_final_message.")
     chat_template: None = with_reason("a model has its own, and templates are never taken from a request")
@@ -223,7 +224,7 @@ def _begun(body: ChatRequest, messages: tuple[Message, ...]) -> tuple[tuple[Mess
     name, asked = agreed(switches)
     last = body.messages[-1]
     if last.role != "assistant" and asked:
-        raise invalid(name, f"{name}: the last message is not the assistant's, so there is no answer to go on with")
+        raise invalid(name, f"{name}: the last message is not the assistant's, so there is no answer to continue")
     if last.tool_calls or asked is False:
         return messages, None, "messages"
     return begun(messages, f"messages[{len(messages) - 1}].role")

@@ -41,7 +41,7 @@ class CompletionRequest(ChoiceFields):
     )
     max_tokens: TokenCount | None = None
     logprobs: Annotated[int, Ge(0), Le(20), WHOLE] | None = Field(
-        None, description="So many of the likeliest tokens beside each, where the model's engine tells them; 0: none."
+        None, description="This many of the likeliest tokens with each, if the model's engine reports them; 0: none."
     )
     echo: bool | None = None
     suffix: None = with_reason("insertion is not supported")
@@ -72,7 +72,7 @@ def parse(body: CompletionRequest) -> ServeRequest:
     """Translate a request."""
     if body.echo and body.logprobs is not None and body.stream:
         raise invalid(
-            "echo", "echo: a stream does not tell log-probabilities of the prompt; leave one of the three out"
+            "echo", "echo: a stream does not report log-probabilities of the prompt; leave one of the three out"
         )
     request = request_of(body, (), body.max_tokens or DEFAULT_MAX_TOKENS, "max_tokens")
     return replace(

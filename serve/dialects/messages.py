@@ -400,7 +400,7 @@ def _input(call: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, dict):
         name = call["function"]["name"]
         raise ApiError(
-            502, "upstream_failed", f"the server behind called {name} with arguments that are no JSON object"
+            502, "upstream_failed", f"the server behind called {name} with arguments that are not a JSON object"
         )
     return value
 

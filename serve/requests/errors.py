@@ -125,7 +125,7 @@ def from_error(error: BaseException) -> ApiError:
         message = _URL.sub("the server behind", message)
     text = _FOLDER.sub("", message)
     if isinstance(error, ServerRefused):
-        text = "the server behind refuses this server: its operator must look"
+        text = "the server behind refuses this server: its operator must look into it"
     refused = _REFUSED.search(text) if type(error) is EngineError else None
     if refused is not None:
         return ApiError(400, "upstream_refused", f"the server behind refuses this request: {refused[1]}")

@@ -30,7 +30,7 @@ MAX_STOPS = 64
 _Penalty = Annotated[float, Ge(-2), Le(2)]
 MAX_TEMPERATURE = 2
 _SOME = "Refused by models whose engine does not honour it."
-_UNHEARD = "an operator may let it go unheard: http.ignore"
+_UNHEARD = "the operator may have it ignored: http.ignore"
 _NEUTRAL = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
 
@@ -207,7 +207,9 @@ def begun(messages: tuple[Message, ...], field_of: str) -> tuple[tuple[Message, 
     if last is None or last.role != "assistant" or (isinstance(last, ToolMessage) and last.calls):
         return messages, None, field_of
     if len(messages) == 1:
-        raise invalid(field_of, f"{field_of}: an answer was begun to no question; put a user's message before it")
+        raise invalid(
+            field_of, f"{field_of}: there is no question before the answer to continue; put a user's message before it"
+        )
     return messages[:-1], last.content, field_of
 
 

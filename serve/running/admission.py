@@ -85,7 +85,7 @@ class Admission:
         """
         limit = key.limits.tokens_per_minute
         if limit is not None and least > limit:
-            text = f"this request takes {least} tokens at the least, its prompt included"
+            text = f"this request takes at least {least} tokens, including its prompt"
             raise ApiError(400, "token_limit_exceeded", f"{text}, and the key {key.name} may spend {limit} a minute")
         excess = self.sequences + sequences - self._max
         if excess > 0 and self.sequences:

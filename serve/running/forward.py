@@ -333,7 +333,7 @@ def _reason(word: str) -> FinishReason:
     if word in _REASONS:
         return _REASONS[word]
     if finish_of(word) is None:
-        _log.warning("the server behind ended with a finish reason that is not known", extra={"finish_reason": word})
+        _log.warning("the server behind ended with an unknown finish reason", extra={"finish_reason": word})
     return "stop" if finish_of(word) == "stop" else "length"
 
 

@@ -593,7 +593,7 @@ def with_extras(
         extras["top_logprobs"] = request.top_logprobs
     if "top_logprobs" in extras and "top_logprobs" not in supported:
         name = request.top_logprobs_field
-        why = f"the engine of model {model.name} tells the log-probability of the sampled token alone: send 0"
+        why = f"the engine of model {model.name} reports the log-probability of the sampled token only: send 0"
         raise unsupported(name, f"{name}: {why}")
     names = [*extras, *(["cache_salt"] if request.sampling.cache_salt else [])]
     _check_known(names, supported, model.name)
@@ -611,7 +611,7 @@ def with_extras(
         raise unsupported("logprobs", f"logprobs: {why}")
     if request.top_logprobs and strategy != "direct":
         name = request.top_logprobs_field
-        raise unsupported(name, f"{name}: strategy {strategy} tells no likeliest tokens; ask for direct, or send 0")
+        raise unsupported(name, f"{name}: strategy {strategy} reports no likeliest tokens; ask for direct, or send 0")
     if "cache_salt" in supported and (request.sampling.cache_salt or key is not ANYONE):
         extras["cache_salt"] = hashlib.sha256(f"{key.name}\0{request.sampling.cache_salt or ''}".encode()).hexdigest()
     if not extras:

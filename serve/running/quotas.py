@@ -143,7 +143,7 @@ def too_many_searches(key: Key) -> ApiError:
 def too_many_tokens(key: Key, reserved: int, wait_s: float) -> ApiError:
     """The refusal of a key whose tokens are spent or set aside."""
     limit = key.limits.tokens_per_minute
-    text = f"the key {key.name} may spend {limit} tokens a minute, and {reserved} are set aside for what runs"
+    text = f"the key {key.name} may spend {limit} tokens a minute, and {reserved} are reserved for running requests"
     return too_many("token_limit_exceeded", text, wait_s)
 
 

@@ -416,7 +416,7 @@ def check_presets(config: ServeConfig, scorers: Mapping[str, Sequence[str]]) -> 
         if name in NOT_SERVED:
             raise ConfigError(f"strategies: {name} is not served, leave it out: {NOT_SERVED[name]}")
     if DIRECT not in offers:
-        raise ConfigError("strategies must name direct, too, which answers requests that name none")
+        raise ConfigError("strategies must include direct, which answers requests that name none")
     for preset in config.presets:
         own = scorers[preset.model]
         if preset.strategy not in offers:

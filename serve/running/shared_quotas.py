@@ -162,7 +162,7 @@ class RedisQuotas:
         try:
             outcome, value, reserved = await self._asked(self._take, key, arguments)
         except ApiError as error:
-            _log.error("quotas are out of reach", extra={"key": key.name, "error": str(error.__cause__)[:300]})
+            _log.error("quotas cannot be reached", extra={"key": key.name, "error": str(error.__cause__)[:300]})
             self._go_on(self._forgotten(key, name))  # Redis may have read the request, and nobody the answer
             raise
         match outcome:
@@ -231,7 +231,9 @@ class RedisQuotas:
         try:
             return await asyncio.wait_for(script(keys=_places(key.name), args=arguments), WAIT_S)
         except _failures() as exc:
-            raise unavailable("quotas_unavailable", "the quotas of this key are out of reach", retry_after_s=5) from exc
+            raise unavailable(
+                "quotas_unavailable", "the quotas of this key cannot be reached", retry_after_s=5
+            ) from exc
 
 
 def _bounds(key: Key) -> tuple[int | None, ...]:

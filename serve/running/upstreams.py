@@ -174,7 +174,9 @@ def home_of(messages: Sequence[Any]) -> str:
 
 def misconfigured() -> ApiError:
     """What a client hears of a fault that is the operator's."""
-    return ApiError(502, "upstream_misconfigured", "the server behind refuses this server: its operator must look")
+    return ApiError(
+        502, "upstream_misconfigured", "the server behind refuses this server: its operator must look into it"
+    )
 
 
 def _sooner(busy: Transient | None, failure: Transient) -> Transient | None:

@@ -215,7 +215,7 @@ def test_the_effort_called_none_is_one_and_not_the_absence_of_any(tmp_path: path
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        ("'majority'", "strategies must name direct, too"),
+        ("'majority'", "strategies must include direct"),
         ("'direct', 'auto'", "strategies: auto is not served, leave it out"),
         ("'direct', 'budget_forcing'", "the thinking fields do what it does"),
     ],
