@@ -153,10 +153,8 @@ def test_an_uncached_search_submits_its_context_at_every_step_as_the_formula_say
 
 PARALLEL = (adaptive, aggregate, confidence, first_finished, knockout, majority)
 BAD = {
-    "n": [
-        (s, {"n": n}) for s in (adaptive, aggregate, confidence, first_finished, knockout, majority) for n in (0, -1)
-    ],
-    "temperature": [(s, {}) for s in (adaptive, aggregate, confidence, first_finished, knockout, majority)],
+    "n": [(s, {"n": n}) for s in PARALLEL for n in (0, -1)],
+    "temperature": [(s, {}) for s in PARALLEL],
     "m": [(first_finished, {"n": 2, "m": 3}), (first_finished, {"m": 0}), (no_think_then_think, {"m": 0})],
     "chunk": [(first_finished, {"chunk": 0}), (confidence, {"chunk": 0}), (early_exit, {"chunk": 0})],
     "probe_tokens": [(early_exit, {"probe_tokens": 0})],

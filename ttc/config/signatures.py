@@ -323,19 +323,18 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 def _argument_docs(doc: str) -> dict[str, str]:
     """Read the `Args:` section of a Google-style docstring: parameter name to its text on one line."""
     texts: dict[str, str] = {}
-    name, in_section, indent = "", False, 0
+    name, indent = "", None
     for line in doc.splitlines():
+        depth = len(line) - len(line.lstrip())
         if line.strip() in ("Args:", "Arguments:"):
-            in_section, indent = True, len(line) - len(line.lstrip())
-        elif in_section and line.strip():
-            depth = len(line) - len(line.lstrip())
-            if depth <= indent:
-                in_section = False
-                continue
-            entry = re.match(r"\s*\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)
-            if entry and depth <= indent + 4:
-                name = entry[1]
-                texts[name] = entry[2].strip()
-            elif name:
-                texts[name] = f"{texts[name]} {line.strip()}".strip()
+            indent = depth
+        elif indent is None or not line.strip():
+            continue
+        elif depth <= indent:
+            indent = None
+        elif depth <= indent + 4 and (entry := re.match(r"\s*\*{0,2}(\w+)(?:\s*\([^)]*\))?:\s*(.*)", line)):
+            name = entry[1]
+            texts[name] = entry[2].strip()
+        elif name:
+            texts[name] = f"{texts[name]} {line.strip()}".strip()
     return texts
