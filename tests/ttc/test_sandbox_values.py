@@ -32,7 +32,12 @@ SCALARS = st.one_of(
 HASHABLE = st.recursive(SCALARS, lambda inner: st.one_of(st.tuples(inner, inner), st.frozensets(inner)), max_leaves=5)
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.one_of(st.lists(inner), st.tuples(inner), st.dictionaries(HASHABLE, inner), st.sets(HASHABLE)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner),
+        st.dictionaries(HASHABLE, inner, max_size=4),
+        st.sets(HASHABLE, max_size=4),
+    ),
     max_leaves=20,
 )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from ttc.cli.cli import main
 from ttc.core import Message, Problem, half_character, mended
 from ttc.engines.openai.wire import TextReader
 from ttc.errors import ConfigError
@@ -76,7 +77,8 @@ def test_what_is_no_text_is_refused_by_its_place(line: str, words: str, tmp_path
     assert (code, words in errors.splitlines()[-1]) == (2, True), errors
 
 
-def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_bytes(b"\xef\xbb\xbfquestion,answer\r\n1+1,2\r\n")
     (tmp_path / "rows.jsonl").write_bytes(b'\xef\xbb\xbf{"question": "1+1", "answer": "2"}\n')
     (tmp_path / "task.toml").write_bytes(
@@ -85,8 +87,7 @@ def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_bytes(b"\xef\xbb\xbflimit = 1\n")
     (tmp_path / "answers.jsonl").write_bytes(b"\xef\xbb\xbf" + ROW.encode() + b"\n")
     for number, task in enumerate(("rows.csv", "rows.jsonl", "task.toml")):
-        line = f"{EVAL}{number} --config recipe.toml --task {task}"
-        assert shell(line, tmp_path)[0] == 0, shell(line, tmp_path)
+        assert main([*EVAL.split()[3:], "--out", f"run{number}", "--config", "recipe.toml", "--task", task]) == 0
     assert shell(f"{TTC} verify --verifier exact < answers.jsonl", tmp_path)[0] == 0
 
 
