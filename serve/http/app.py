@@ -120,7 +120,7 @@ _LOOPBACK = r"[a-z][a-z0-9+.-]*://(localhost|([a-z0-9-]+\.)+localhost|127(\.\d+)
 
 
 def _shared_with(app: ASGIApp, origins: Sequence[str], others: str | None) -> ASGIApp:
-    """`app` for pages of these origins too, and of `others`, a pattern; a preflight (OPTIONS) needs no key."""
+    """Let pages of these origins, and of those that match `others`, use `app`; a preflight (OPTIONS) needs no key."""
     if not origins and others is None:
         return app
     from starlette.middleware.cors import CORSMiddleware
@@ -183,7 +183,7 @@ def _add_models(app: FastAPI, catalogue: Catalogue) -> None:
 
 
 def _add_read(app: FastAPI, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-    """A route to be read, by HEAD too, which is what many probes send."""
+    """Add a route for GET, and for HEAD, which many probes send."""
     app.add_api_route(path, endpoint, methods=["GET"], **options)
     app.add_api_route(path, endpoint, methods=["HEAD"], **{**options, "include_in_schema": False})
 
@@ -263,7 +263,7 @@ def _add_refusals(app: FastAPI, service: InferenceService) -> None:
 
 
 def _route_near(path: str) -> str:
-    """What to ask instead of `path`: most often a base URL has a /v1 too many, or none."""
+    """The route that was probably meant by `path`: most often a base URL has a /v1 too many, or none."""
     near = next((route for route in _BY_PATH if route == f"/v1{path}" or path.endswith(route)), None)
     return "GET /openapi.json lists what there is" if near is None else f"did you mean {near}?"
 
@@ -318,7 +318,7 @@ async def serve(
     sock: socket.socket,
     read_again: Callable[[], Sequence[Key]] | None = None,
 ) -> None:
-    """Serve on `sock` (see `bind`) until a signal, then drain, which a second one ends.
+    """Serve on `sock` (see `bind`) until a signal, then drain; a second signal ends the draining.
 
     SIGHUP takes new keys over from `read_again`.
     Raises ConfigError for an address that another server took meanwhile, MissingExtra without uvicorn.
@@ -378,7 +378,7 @@ async def serve(
 
 
 def allow_files(num: int) -> None:
-    """Let this process have `num` files open: idle connections alone could else take all that most systems allow."""
+    """Let this process open `num` files: idle connections alone could use up what most systems allow by default."""
     try:
         import resource
     except ImportError:  # Windows, which has no such limit

@@ -68,18 +68,18 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Let a client that takes nothing go in time: what it was sent waits here for it."""
+        """Start the time within which a client must read: what it was sent takes memory here."""
         super().pause_writing()
         self._drop_later()
 
     def resume_writing(self) -> None:
-        """Go on with one that takes something again."""
+        """Stop that time: the client reads again."""
         super().resume_writing()
         if not self.transport.is_closing():
             self._keep()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, be there something that it has not taken."""
+        """Close an idle connection, even if the client has not read everything."""
         super().timeout_keep_alive_handler()
         self._drop_later()
 
@@ -105,19 +105,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._bound_rest()
 
     def _bound_rest(self) -> None:
-        """End a body with too much beside it; and in time one that goes on when it has its answer."""
+        """End a body with too much overhead, and, after a time, one that continues after its reply was sent."""
         if self._beside > self.settings.max_header_bytes:
             self._end()
         elif self.cycle.response_complete and self._timer is None:
             self._wait()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a line of the head, and none behind the body."""
+        """Take a header line; ignore trailers."""
         if self._in_head:
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Let a head in that is of a size and of one meaning."""
+        """Accept headers of a permitted size and unambiguous meaning."""
         if self._refused:
             return
         self._stop_waiting()
@@ -131,7 +131,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._end()
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of the body; of one that nobody reads any more, so much and so long."""
+        """Take a part of the body; if nobody reads it any more, only up to a size and for a time."""
         if self._refused:
             return
         self._beside -= BESIDE * len(body)
@@ -150,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Say it in JSON."""
+        """Send the refusal as JSON."""
         self._refuse(ApiError(400, "invalid_http", "this is not HTTP/1.1: " + msg))
 
     def _fault(self) -> ApiError | None:
@@ -207,7 +207,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._drop_later()
 
     def _drop_later(self) -> None:
-        """End the connection in `stall_s`, whatever it has not taken, which a close would wait for without end."""
+        """End the connection after `stall_s`; a close would wait forever for a client that does not read."""
         if self._last is None:
             self._last = self.loop.call_later(self.stall_s, self.transport.abort)
 

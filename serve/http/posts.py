@@ -49,7 +49,7 @@ EARLY_S = 1.0
 
 
 class ClientGone(Exception):
-    """The client closed the connection, or reads nothing any more."""
+    """The client closed the connection, or no longer reads from it."""
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int, within_s: float) -> bytes:
@@ -186,7 +186,7 @@ async def stream_job(
 
 
 async def _send_body(send: Send, chunks: bytes, more: bool, stall_s: float) -> None:
-    """Send, but wait for a client that does not read only so long; then it counts as gone."""
+    """Send; a client that does not read for too long counts as gone."""
     try:
         async with asyncio.timeout(stall_s):
             await send({"type": "http.response.body", "body": chunks, "more_body": more})
@@ -328,7 +328,7 @@ def _body_route(limits: ServeLimits, ignore: Sequence[str]) -> type[APIRoute]:
 
 
 def unheard(body: Any, ignore: Sequence[str], notes: MutableMapping[str, Any]) -> Any:
-    """`body` without the fields that the operator lets go unheard; which they were goes into the notes."""
+    """`body` without the fields that the operator has told this server to ignore; their names go into the notes."""
     if not ignore or not isinstance(body, dict) or not (names := [name for name in ignore if name in body]):
         return body
     notes["ignored"] = names
@@ -372,7 +372,7 @@ class _JobReply:
 
 
 class _CountReply(_JobReply):
-    """The reply to a count, for which nothing is admitted: it costs a rendering."""
+    """The reply to a token count, which skips admission: it only renders the prompt."""
 
     async def _answer(self, scope: Scope, send: Send) -> None:
         num_tokens = await self._service.count(self._request)

@@ -96,7 +96,7 @@ class HttpSettings:
     ignore: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what is not positive, and origins that are none."""
+        """Refuse values that are not positive, and malformed origins."""
         for name in ("max_header_bytes", "header_s", "max_connections"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"http.{name} must be > 0, got {getattr(self, name)}")
@@ -154,7 +154,7 @@ class PresetSpec:
     temperature: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what a request could not ask for either."""
+        """Refuse values that a request could not ask for either."""
         where = f"presets.{self.name}"
         if self.reasoning_effort is not None and self.reasoning_effort not in EFFORTS:
             raise UnknownName(f"effort of {where}", self.reasoning_effort, EFFORTS)
@@ -191,7 +191,7 @@ class ServeConfig:
     fills_model: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse names that lead nowhere, and presets that this server's own limits would refuse every time."""
+        """Refuse unknown names, and presets that this server's own limits would always refuse."""
         models = [spec.name for spec in self.models]
         names = models + [preset.name for preset in self.presets]
         if len(set(names)) < len(names) or "auto" in names:

@@ -60,7 +60,7 @@ class KeyRing:
         return bool(self.keys)
 
     def replace(self, keys: Sequence[Key]) -> None:
-        """Know these from now on; what a key has used stays with its name."""
+        """Replace all keys by these; what a key has used stays with its name."""
         self.keys = tuple(keys)
 
 
@@ -136,7 +136,7 @@ def _read_key(name: str, table: Mapping[str, Any], where: str) -> Key:
 
 
 def find_key(presented: str, keys: Sequence[Key]) -> Key | None:
-    """The key whose secret was presented; compares with every one of them, whatever it finds."""
+    """The key whose secret was presented; always compares with all of them."""
     digest = hashlib.sha256(presented.encode("utf-8", "surrogateescape")).digest()
     match = None
     for key in keys:

@@ -165,7 +165,7 @@ class ThinkingPolicy:
     close: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Refuse impossible settings."""
         names = set(EFFORTS) - {"none"}
         if set(self.efforts) != names:
             raise ConfigError(f"thinking.efforts must name {', '.join(sorted(names))}, got {sorted(self.efforts)}")
@@ -236,7 +236,7 @@ def _spelled(body: ThinkingFields, *paths: str) -> dict[str, Any]:
 
 
 def _check(wish: ThinkingRequest, switch: str) -> None:
-    """Refuse thought that is switched off and asked for at once."""
+    """Refuse a request that switches thinking off and asks for it."""
     offs = {
         switch: wish.enabled is False,
         f"{wish.effort_field} = 'none'": wish.effort == "none",
@@ -344,7 +344,7 @@ def _off(
 
 
 def _countable(wish: ThinkingRequest, capabilities: Capabilities, model: str) -> bool:
-    """Whether tokens of thought can be counted; raises for a wish that needs what the model has not."""
+    """Whether tokens of thought can be counted; raises for a wish that the model cannot meet."""
     if capabilities.token_ids and capabilities.think_close:
         return True
     counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens" if wish.min_tokens else None

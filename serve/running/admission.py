@@ -48,7 +48,7 @@ class Ticket:
 
     @property
     def _spent(self) -> int:
-        """What was drawn and not kept is spent, too, else who leaves in time reads for nothing.
+        """Tokens that were drawn and not kept are spent, too; otherwise a client that leaves early would read for free.
 
         That is counted as far as it was set aside, since a request is held to its tokens without it.
         """
@@ -61,7 +61,7 @@ class Ticket:
         self._overrun += overrun
 
     def leave(self) -> None:
-        """Book it."""
+        """Book what was spent."""
         self._book(self._spent)
 
 
@@ -78,7 +78,7 @@ class Admission:
         self.sequences = self.requests = 0
 
     async def admit(self, key: Key, sequences: int, *, search: bool, most: int, least: int = 1) -> Ticket:
-        """Let a request of `sequences` draws in that may spend `most` tokens; with fewer than `least` it says nothing.
+        """Admit a request of `sequences` draws that may spend `most` tokens; with fewer than `least` it has no answer.
 
         Raises:
             ApiError: 429, with the seconds after which to try again; 400 where its key never has `least`.

@@ -151,7 +151,7 @@ class Catalogue:
         }
 
     async def prove(self) -> None:
-        """Let engines that can hold a budget themselves prove it, where the hand-over is one that they can force."""
+        """Let engines that can hold a budget themselves prove it, if they can force the hand-over."""
         handover = self._config.thinking.handover
         for model in self._models.values():
             capabilities, test = model.engine.capabilities, getattr(model.engine, "self_test", None)
@@ -175,7 +175,7 @@ class Catalogue:
         return len(behind) < len(self._models) or any(servers.num_healthy for servers in behind.values())
 
     async def watch(self, every_s: float) -> None:
-        """Ask the servers behind how they are, again and again; until cancelled."""
+        """Keep checking the health of the servers behind; until cancelled."""
         while self.upstreams:
             await asyncio.sleep(every_s)
             await asyncio.gather(*(servers.check(every_s) for servers in self.upstreams.values()))

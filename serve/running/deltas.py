@@ -1,4 +1,4 @@
-"""From token ids to text as they come: thought and answer apart, each character once, nothing that is taken back later.
+"""From token ids to text as they arrive: thought and answer separate, each character once, nothing taken back later.
 
 Whoever streams must not show what thinking control may still drop (tokens past a cap, a suppressed end), what a stop
 string will cut, or half a character. Each is held back by a rule of its own, so that a token is shown as soon as it is
@@ -149,7 +149,7 @@ class Deltas:
                 self._take(token, inside, self._markers.num_marks)
 
     def finish(self, thinking: str, answer: str) -> bool:
-        """Write what is left of the two final texts; False when they contradict what was written."""
+        """Write the rest of the two final texts; False if they contradict what was written."""
         return _rest(self._thinking, thinking) and _rest(self._answer, answer)
 
     def _take(self, token: int, inside: bool, num_marks: int) -> None:
