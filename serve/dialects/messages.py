@@ -225,7 +225,8 @@ def count_reply(body: MessagesPrompt, num_tokens: int) -> dict[str, Any]:
 
 def _form(body: MessagesPrompt, messages: tuple[Message, ...]) -> AnswerForm | None:
     """What the answer may be besides text; None where nothing of the kind is asked."""
-    tools = read_tools([function_tool(tool.model_dump(), "input_schema") for tool in body.tools or ()])
+    functions = [function_tool(tool.model_dump(), "input_schema") for tool in body.tools or ()]
+    tools = read_tools(functions, "name", "input_schema")
     wish = body.tool_choice
     asked: Any = None if wish is None else {"name": wish.name} if wish.type == "tool" else wish.type
     choice, named = read_choice(asked, tools)

@@ -147,7 +147,8 @@ def parse(body: ResponsesRequest) -> ServeRequest:
 
 def _form(body: ResponsesRequest, messages: tuple[Message, ...]) -> AnswerForm | None:
     """What the answer may be besides text; None where nothing of the kind is asked."""
-    tools = read_tools([function_tool(tool.model_dump(), "parameters") for tool in body.tools or ()])
+    functions = [function_tool(tool.model_dump(), "parameters") for tool in body.tools or ()]
+    tools = read_tools(functions, "name", "parameters")
     choice, named = read_choice(body.tool_choice, tools)
     turns = any(isinstance(message, ToolMessage) for message in messages)
     shape = None if body.text is None else body.text.format

@@ -191,16 +191,19 @@ class BoundedProtocol(HttpToolsProtocol):
             self._end()
         elif self._size or self.cycle is None:
             within = f"{self.settings.header_s:g} s"
-            self._refuse(ApiError(408, "headers_too_slow", f"the head of the request did not come within {within}"))
+            error = ApiError(408, "headers_too_slow", f"the head of the request did not come within {within}")
+            self._refuse(error, is_request=self._size > 0)  # browsers open connections that they may never use
 
-    def _refuse(self, error: ApiError) -> None:
-        """Answer, unless a reply is under way, and end the connection."""
+    def _refuse(self, error: ApiError, *, is_request: bool = True) -> None:
+        """Answer, unless a reply is under way, and end the connection; what was no request is not noted."""
         self._refused = True
         busy = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if not busy and not self.transport.is_closing():
             name = secrets.token_hex(12)
-            self.count(error.code, error.status)
-            _log.info("refused at the door", extra={"request_id": name, "status": error.status, "error": error.code})
+            if is_request:
+                self.count(error.code, error.status)
+                note = {"request_id": name, "status": error.status, "error": error.code}
+                _log.info("refused at the door", extra=note)
             body = json_bytes(error.to_json())
             status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n".encode()
             head = [b"content-type: application/json\r\n", b"content-length: %d\r\n" % len(body)]

@@ -394,8 +394,15 @@ class FormReader:
         return kind_of(_FORM if is_form else self.words).key(final)
 
 
-def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> Tools:
-    """The functions of a request, checked; raises ApiError naming the first that is none."""
+def read_tools(
+    tools: Sequence[Mapping[str, Any]] | None,
+    name_field: str = "function.name",
+    schema_field: str = "function.parameters",
+) -> Tools:
+    """The functions of a request, checked; raises ApiError naming the first that is none.
+
+    The fields are where the dialect has name and schema of a function.
+    """
     names: set[str] = set()
     for number, tool in enumerate(tools or ()):
         place = f"tools[{number}]"
@@ -404,13 +411,13 @@ def read_tools(tools: Sequence[Mapping[str, Any]] | None) -> Tools:
             raise invalid(place, f"{place} must be {{type: 'function', function: {{name, parameters}}}}")
         name, parameters = function.get("name"), function.get("parameters")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise invalid(f"{place}.function.name", f"{place}.function.name must match {_NAME.pattern}")
+            raise invalid(f"{place}.{name_field}", f"{place}.{name_field} must match {_NAME.pattern}")
         if name in names:
-            raise invalid(f"{place}.function.name", f"{place}.function.name: {name} stands there twice")
+            raise invalid(f"{place}.{name_field}", f"{place}.{name_field}: {name} stands there twice")
         if parameters is not None and (
             not isinstance(parameters, dict) or parameters.get("type", "object") != "object"
         ):
-            field = f"{place}.function.parameters"
+            field = f"{place}.{schema_field}"
             raise invalid(field, f"{field} must be a JSON Schema of type object")
         names.add(name)
     return tuple(tools or ())

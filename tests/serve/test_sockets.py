@@ -437,6 +437,7 @@ def test_refusals_at_the_door_are_logged_and_counted(caplog: pytest.LogCaptureFi
     settings = HttpSettings(max_header_bytes=8192, header_s=0.2, max_connections=4)
     with caplog.at_level(logging.INFO, "serve.access"), running(served(scripted()), http=settings) as server:
         heads = (GET, GET + b"A: " + b"b" * 9000 + b"\r\n\r\n", b"G@T\r\n\r\n")
+        assert status(sent(server, b"")) == 408, "who says nothing has asked nothing"
         replies = [sent(server, head) for head in heads]
         with contextlib.ExitStack() as stack:
             for _ in range(4):
@@ -451,4 +452,4 @@ def test_refusals_at_the_door_are_logged_and_counted(caplog: pytest.LogCaptureFi
     for reply, line in zip(replies, lines, strict=False):
         assert f"x-request-id: {line['request_id']}\r\n".encode() in reply
     for code in codes:
-        assert f'ttc_requests_refused_total{{code="{code}"}}' in counted
+        assert f'ttc_requests_refused_total{{code="{code}"}} 1\n' in counted

@@ -797,4 +797,6 @@ def test_a_schema_of_ten_objects_that_may_be_null_within_each_other_is_held(clie
 def test_a_functions_name_is_as_long_as_anthropics_may_be(server: Running, length: int, status: int) -> None:
     tools = [{"name": "mcp__" + "x" * (length - 5), "input_schema": {"type": "object"}}]
     body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], "tools": tools}
-    assert server.ask(body, "/v1/messages").status_code == status
+    reply = server.ask(body, "/v1/messages")
+    assert reply.status_code == status
+    assert status == 200 or reply.json()["error"]["param"] == "tools[0].name", "as this dialect has it"
