@@ -5,7 +5,7 @@
     result.accuracy.low, result.usage.tokens, result[0].answer.final
     result.to_frame()                       a row per problem (pandas)
 
-Problems are rows: a list of dictionaries or a data frame, with the columns of a task file (`evals.tasks._files`):
+Problems are rows: a list of dictionaries or a data frame, with the columns of a task file (`evals.tasks.rows`):
 `question` (or `prompt`, `problem`, `messages`) and `answer` (or `target`), optionally `id`, `kind`, `cluster`,
 `difficulty`. Numbers are those of `ttc eval`: the same verifiers, draws and intervals.
 
@@ -31,7 +31,8 @@ from evals.numbers.summary import summarise
 from evals.report.kit import count, interval, money, percent, seconds
 from evals.run_folder import MAX_STREAK, Trust, verdicts_of
 from evals.task import CHECKS, Item
-from evals.tasks._files import READ, Columns, items_of, kind_of_rows, read_rows
+from evals.tasks._columns import READ, Columns, read_rows
+from evals.tasks._items import items_of, kind_of_rows
 from ttc.concurrent import gather
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.functions import CheckFunction, ScoreFunction, as_verifier

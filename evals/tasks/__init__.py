@@ -1,6 +1,7 @@
 """Tasks: one short file each; the file's name is the task's. `NAME:ARG` chooses within a task that has many kinds.
 
-A path to a file of rows (JSON lines, CSV, JSON, parquet) or a TOML file is a task as well (`evals.tasks._files`).
+A path to a file of rows (JSON lines, CSV, JSON, parquet) is a task as well (`evals.tasks.rows`), and so is a TOML file
+that describes one (`evals.tasks.toml`) or several (`evals.tasks.mixture`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def load_task(name: str) -> Callable[..., Task]:
     if has_rows(path) or name.lower().endswith(ROWS) or name.endswith(_TOML):
         if not path.exists():
             raise ConfigError(f"task file {name!r} does not exist")
-        factory = partial(_reader(name), name)
+        factory = partial(TASKS.load(_kind_of(path)), name)
         factory.__name__ = path.name  # type: ignore[attr-defined]
         return factory
     plain, argument = split_model(name)
@@ -68,13 +69,11 @@ def _called_like_a_file(name: str) -> bool:
     return user_file(name) is None and Path(name).suffix not in ("", ".py") and name not in TASKS.names()
 
 
-def _reader(name: str) -> Callable[..., Task]:
-    """The reader of a task file; imported here because named tasks do not need it."""
-    from evals.tasks._files import jsonl, mixture, toml_task
-
-    if not name.endswith(_TOML):
-        return jsonl
-    return mixture if "parts" in load_toml(Path(name).expanduser()) else toml_task
+def _kind_of(path: Path) -> str:
+    """The task that reads a file."""
+    if path.suffix != _TOML:
+        return "rows"
+    return "mixture" if "parts" in load_toml(path) else "toml"
 
 
 def task_file(name: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""Any data set of the hub by its id: its rows are read like those of a file (`evals.tasks._files`).
+"""Any data set of the hub by its id: its rows are read like those of a file (`evals.tasks.rows`).
 
     ttc eval --task hub:allenai/ai2_arc --set task.config=ARC-Challenge
     ttc eval --task hub:cais/mmlu --set task.config=abstract_algebra
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from evals.data.sources import Source, rows_from
 from evals.task import Task
-from evals.tasks._files import Columns, rows_task
+from evals.tasks._columns import Columns
+from evals.tasks.rows import rows_task
 
 
 def hub(

@@ -15,7 +15,7 @@ from evals.commands._quickstart.finding import Discovery
 from evals.commands._quickstart.proposal import propose
 from evals.commands.eval import EvalOptions
 from evals.numbers.summary import read_summary
-from evals.tasks._files import items_of, kind_of_rows
+from evals.tasks._items import items_of, kind_of_rows
 from evals.tasks.starters import PROBLEMS, starters
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT

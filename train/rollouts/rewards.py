@@ -223,7 +223,7 @@ def _is_number(score: object) -> bool:
 
 
 def rewarded_by(target: TargetLike) -> str:
-    """What a row of a mixture is rewarded by (`evals.tasks._files`): both, verifier or learnt; others by both."""
+    """What a row of a mixture is rewarded by (`evals.tasks.mixture`): both, verifier or learnt; others by both."""
     named = isinstance(target, Mapping) and {"part", "target"} <= set(target)
     return str(target.get("reward", "both")) if named and isinstance(target, Mapping) else "both"
 
