@@ -94,6 +94,15 @@ def test_a_pass_holds_pairs_whole_and_is_larger_on_a_gpu(tmp_path: Path) -> None
     assert on_gpu["1-sft"]["activations"] == pytest.approx(12 * on_cpu["1-sft"]["activations"], rel=0.01)
 
 
+def test_an_engine_is_counted_where_something_is_asked_and_merged_weights_beside_adapters(tmp_path: Path) -> None:
+    recipe = tmp_path / "two.toml"
+    own = '[[stage]]\nkind = "sft"\ndata = "rows.jsonl"\nsteps = 1\nlr = 1e-5\n'
+    recipe.write_text(f'{own}{own}held_out = "svamp"\nlora = 8\n')
+    plain, asking = (cost.memory for cost in plan_recipe(read_recipe(str(recipe)), QWEN25, None, None))
+    assert "engine" not in plain and "engine" in asking
+    assert "merged" not in plain and asking["merged"] == pytest.approx(4 * 1.5437, rel=1e-3)
+
+
 def test_tokens_of_a_plan_are_said_to_be_bounds() -> None:
     cost = StageCost("1-sft", {"weights": 1.0}, None, 0, 30720, 6, None, None)
     assert next(lines([cost])) == "1-sft: 6 steps, at most 0 tokens sampled and 30,720 trained"

@@ -310,7 +310,7 @@ def save_model(
     """
     from transformers import GenerationConfig
 
-    state, model = merged_state(model), inner(model)
+    state, model = merged_state(model, "cpu"), inner(model)  # beside the weights there may be no room for merged ones
     if not writes:
         return
     copied = copy.copy(model)
@@ -524,8 +524,8 @@ def add_lora(model: Any, rank: int, alpha: float, seed: int, head: torch.nn.Modu
         setattr(parent, name, LoraLinear(child, rank, alpha, generator))
 
 
-def merged_state(model: Any) -> dict[str, torch.Tensor]:
-    """The model's whole state with all adapters merged, under the names of the plain model.
+def merged_state(model: Any, device: str | None = None) -> dict[str, torch.Tensor]:
+    """The model's whole state with all adapters merged, under the names of the plain model; moved to `device` if given.
 
     All processes of a model with split weights must call this.
     """
@@ -539,7 +539,8 @@ def merged_state(model: Any) -> dict[str, torch.Tensor]:
         layer = owner.removesuffix(".base")
         merges = layer in adapted and owner.endswith(".base")
         plain = f"{layer}.{last}" if merges else name
-        state[plain] = adapted[layer].merged() if merges and last == "weight" else whole(tensor.detach())
+        weight = adapted[layer].merged() if merges and last == "weight" else whole(tensor.detach())
+        state[plain] = weight if device is None else weight.to(device)
     return state
 
 

@@ -181,7 +181,8 @@ def stage_memory(
     """GB that one device holds, by part."""
     shards = devices if fields.get("shard") else 1
     whole = counts.parameters
-    engine = {} if "engine" not in fields else {"engine": _engine_gb(str(fields["engine"]), counts, limit)}
+    asks = "engine" in fields and any(fields.get(name) for name in ("task", "held_out"))
+    engine = {"engine": _engine_gb(str(fields["engine"]), counts, limit)} if asks else {}
     if kind not in _TRAINED:
         return engine or {"engine": 4 * whole / GB}
     rank = int(fields.get("lora") or 0)
@@ -198,6 +199,8 @@ def stage_memory(
         parts["casts"] = 2 * (whole if not rank and shards == 1 else whole / counts.layers) / GB
     if kind in ("grpo", "ppo", "agent"):
         parts["reference"] = each * whole / shards / GB
+    if rank and (device == "cpu" or kind in _LEARNERS):  # those of a GPU are merged there for the engine alone
+        parts["merged"] = 4 * whole / GB
     judges = len(fields.get("reward_model") or ()) + sum(bool(fields.get(name)) for name in _JUDGES)
     if judges:
         parts["judges"] = 4 * whole * judges / GB

@@ -69,7 +69,7 @@ def new_head(kind: str, policy: Path, labels: int, seed: int, device: str, dtype
 def save_scorer(model: Any, tokenizer: Any, folder: Path, task: str) -> None:
     """Write a model that scores in fp32, adapters merged; these and the head beside it, as peft's `task`."""
     with replaced_folder(folder) as fresh:
-        write_weights(model, merged_state(model), fresh, torch.float32)
+        write_weights(model, merged_state(model, "cpu"), fresh, torch.float32)
         save_tokenizer(tokenizer, fresh)
     save_adapter(model, folder, task=task)
 
