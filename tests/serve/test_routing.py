@@ -137,19 +137,25 @@ def test_auto_gives_easy_requests_to_the_cheaper_model(fields: dict[str, Any], m
     assert reply["ttc"]["routed"]["to"] == model
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"])
-def test_a_request_that_names_no_model_goes_to_the_one_that_the_file_names_for_it(path: str) -> None:
+def test_a_request_that_names_no_model_goes_to_the_one_that_the_file_names_for_it() -> None:
     turns = {"messages": chat("q")["messages"], "max_tokens": 9}
-    body = {"/v1/completions": {"prompt": "q"}, "/v1/responses": {"input": "q"}}.get(path, turns)
+    bodies = {
+        "/v1/chat/completions": turns,
+        "/v1/responses": {"input": "q"},
+        "/v1/messages": turns,
+        "/v1/completions": {"prompt": "q"},
+    }
     with running(served(scripted({"q": ["x"]})), small()) as server:
-        assert server.ask(body, path).json()["error"]["param"] == "model", "the first is no default"
+        params = {path: server.ask(body, path).json()["error"]["param"] for path, body in bodies.items()}
+    assert params == dict.fromkeys(bodies, "model"), "the first is no default"
     with running(served(scripted({"q": ["x"]})), small(), fills_model=True) as server:
-        reply = server.ask(body, path).json()
+        replies = {path: server.ask(body, path).json() for path, body in bodies.items()}
         with server.client() as client:
             document = client.get("/openapi.json").json()
-    assert reply["model"] == reply["ttc"]["model"] == "m"
-    schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-    assert "model" not in document["components"]["schemas"][schema["$ref"].split("/")[-1]]["required"]
+    for path, reply in replies.items():
+        assert reply["model"] == reply["ttc"]["model"] == "m", path
+        schema = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+        assert "model" not in document["components"]["schemas"][schema["$ref"].split("/")[-1]]["required"], path
 
 
 def test_auto_picks_strategy_and_mode_by_effort_where_the_operator_says_how() -> None:
