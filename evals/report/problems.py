@@ -136,17 +136,20 @@ def _split_thinking(ordered: Sequence[TraceNode], nodes: dict[Path, TraceNode]) 
     """
     inside: dict[Path, bool] = {}
     for node in ordered:
-        parent = parent_of(node.path, nodes)
-        state = inside.get(parent, _starts_inside(node))
-        parts: list[tuple[bool, str]] = []
-        for flagged, text in node.parts:
-            for piece in MARKER.split(text):
-                if MARKER.fullmatch(piece):
-                    state = piece == "<think>"
-                elif piece:
-                    parts.append((state or (flagged and not MARKER.search(text)), piece))
-        inside[node.path] = state
-        node.parts = parts
+        state = inside.get(parent_of(node.path, nodes), _starts_inside(node))
+        node.parts, inside[node.path] = _split(node.parts, state)
+
+
+def _split(parts: Sequence[tuple[bool, str]], inside: bool) -> tuple[list[tuple[bool, str]], bool]:
+    """The parts cut at the markers, each with whether it is thinking, and whether they end inside a think block."""
+    pieces: list[tuple[bool, str]] = []
+    for flagged, text in parts:
+        for piece in MARKER.split(text):
+            if MARKER.fullmatch(piece):
+                inside = piece == "<think>"
+            elif piece:
+                pieces.append((inside or (flagged and not MARKER.search(text)), piece))
+    return pieces, inside
 
 
 def _starts_inside(node: TraceNode) -> bool:
