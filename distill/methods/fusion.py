@@ -54,11 +54,11 @@ def fusion(
         thinking_share: share of rows with thinking.
         unflagged: share of these that have no flag.
         switched: share of the others that use the template's switch instead of the flag.
-        in_system: share of flags that stand in a system turn.
+        in_system: share of flags that go into a system turn.
         turns: share of rows with an earlier turn, where they fit the student's context.
-        think_flag: what asks for thinking.
-        no_think_flag: what asks for none.
-        gap: what stands between a question and its flag.
+        think_flag: text that asks for thinking.
+        no_think_flag: text that asks for no thinking.
+        gap: text between a question and its flag.
     """
     shares = {"unflagged": unflagged, "switched": switched, "in_system": in_system, "turns": turns}
     for name, share in shares.items():

@@ -36,7 +36,7 @@ def search(
         trust: verifier keeps right answers; self keeps what enough draws agree on, without a key.
         min_share: for self, least share of the draws that give the chosen answer.
         agreeing: also learn the other draws of the search that give the chosen answer.
-        most: of the draws that agree, learn at most so many a search, the shortest first.
+        most: of the draws that agree, learn at most this many per search, the shortest first.
     """
     if most is not None and (most < 1 or not agreeing):
         raise ConfigError(f"search.most must be at least 1 and needs agreeing = true, got {most}")

@@ -234,7 +234,7 @@ def preference(
         per_problem: most pairs of one problem's rollouts; None is all.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
-        engine: what answers that task, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+        engine: engine that answers it, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         course: see `FitFields`.
         build: see `Build`; rows of a pass are whole pairs, and weights are not split over processes here.
     """

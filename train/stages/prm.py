@@ -74,7 +74,7 @@ def prm(
         good: the token that says right, for form token.
         bad: the token that says wrong, for form token.
         measured: a file of labelled steps to measure on, instead of held-out rows of its own.
-        engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+        engine: engine that samples, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         course: see `FitFields`.
         build: see `Build`; not split over processes.
     """

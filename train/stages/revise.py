@@ -57,7 +57,7 @@ def revise(
         n: first answers per prompt.
         limit: most prompts.
         max_tokens: cap of an answer, a critique and a revision each; None is the task's.
-        engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+        engine: engine that samples, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
     """
     at_least("revise", 1, n=n, rounds=rounds, limit=limit, max_tokens=max_tokens)
     if bool(principles) != ("{principle}" in critique):

@@ -47,7 +47,7 @@ def sample(
         max_thinking: most thinking tokens of a rollout.
         partial_credit: take the verifier's score as the reward instead of right or wrong.
         round: number of the round; another round makes new draws.
-        engine: what draws, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+        engine: engine that samples, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
     """
     at_least("sample", 1, n=n, limit=limit, max_tokens=max_tokens)
     at_least("sample", 0, round=round)

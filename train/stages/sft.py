@@ -82,9 +82,9 @@ def sft(
         corpus_rows: texts drawn from a corpus.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
-        engine: what answers that task, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+        engine: engine that answers it, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         normaliser: token, or sequence for the mean of each completion first.
-        packed: lay rows end to end in rows of so many tokens, none attending to another; 0 pads them instead.
+        packed: pack rows end to end into rows of this many tokens, which do not attend to each other; 0 pads instead.
         course: see `FitFields`.
         build: see `Build`.
     """

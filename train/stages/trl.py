@@ -202,7 +202,7 @@ def trl(
         held_out_share: share of prompts that are held out and measured.
         held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
         held_out_limit: most problems of that task.
-        engine: what answers that task, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+        engine: engine that answers it, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         save_every: steps between checkpoints.
         options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
     """

@@ -56,7 +56,7 @@ def verifier_lm(
 
     Args:
         rollouts: a stage of this run that recorded judged rollouts, such as 2-sample, or a rollouts.jsonl.
-        ask: the token behind an answer that asks for the verdict.
+        ask: the token after an answer that asks for the verdict.
         good: the token that says right.
         bad: the token that says wrong.
         imitation: weight of imitating right answers, beside saying verdicts.

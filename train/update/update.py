@@ -346,11 +346,11 @@ class Build:
         lora: rank of low-rank adapters on all linear layers; 0 trains all weights.
         lora_alpha: their scale; None is twice the rank.
         checkpointing: compute activations again in the backward pass instead of keeping them.
-        autocast: compute in bf16, with fp32 weights; in fp32 where the device does not multiply bf16.
+        autocast: compute in bf16, with fp32 weights; in fp32 on a device without bf16 multiplication.
         shard: split the weights over the processes of the run (FSDP2); with one process, do nothing.
         micro_tokens: most padded tokens of one forward and backward pass; None is 2,048 on a CPU, 16,384 on a GPU.
-        weight_decay: how much of every weight AdamW takes off a step, times the learning rate.
-        clip_norm: most norm of a gradient that is applied; inf clips nothing.
+        weight_decay: AdamW's weight decay, a share of every weight per step, times the learning rate.
+        clip_norm: norm to which larger gradients are clipped; inf does not clip.
     """
 
     lora: int = 0

@@ -6,7 +6,7 @@ ways to spend:
 
     tokens=MEAN           what a problem may take on average; every problem decides by itself, by the plan alone
     --budget tokens=TOTAL in `ttc eval`: what the whole run may take, to the token. Waves over all problems, in problem
-                          order; after each the rest is shared out anew among those that would gain most
+                          order; after each the rest is divided again among those that would gain most
                           (`evals.allocation.planner`). Without a plan the run learns one from its own first problems,
                           blindly.
 

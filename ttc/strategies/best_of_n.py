@@ -48,7 +48,7 @@ async def best_of_n(
             and soft draw a path by its score.
         beta: how far pessimistic and soft trust the scorer, in its units; small tends to argmax.
         aggregation: how step scores become one: last, min, prod or mean.
-        window: only so many of the last steps count; absent: all.
+        window: only this many of the last steps count; absent: all.
         of: the strategy that makes each sample; absent: a draw.
 
     Raises:

@@ -68,7 +68,7 @@ async def tree(
         max_depth: most steps of a path (of levels, with verify_every above 1).
         verify_every: steps that a path grows by between two looks of the scorer.
         aggregation: how step scores become one: last, min, prod or mean.
-        window: only so many of the last steps count; absent: all.
+        window: only this many of the last steps count; absent: all.
         select: weighted sums scores over equal answers, argmax takes the best leaf, majority ignores scores,
             population votes by the weights of a policy that resamples.
         barrier: all problems of the run advance level by level together, as in other tools; slower, with the same
