@@ -227,8 +227,8 @@ async def aevaluate(
         scorer: for strategies that rank.
         verifier: what holds answers to targets.
         kind: answer kind: math, number, choice, exact, ...
-        seed: keys all draws; a new one without it, which the result tells.
-        sampling: how tokens are drawn; without it the length is fitted to the model's context.
+        seed: keys all draws; if absent, a new one, which the result holds.
+        sampling: how tokens are drawn; if absent, the length is fitted to the model's context.
         thinking: caps and mode of thinking.
         budget: limits of a single problem.
         concurrency: problems in flight; if absent, as many as keep the engine busy.
@@ -308,7 +308,7 @@ def _items(problems: Problems, kind: str | None) -> list[Item]:
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row in Python's own values, without the empty cells of a data frame; an answer must be there."""
+    """A row as plain Python values, without the empty cells of a data frame; it must have an answer."""
     cells = {str(name): _native(value) if name in READ else value for name, value in row.items()}
     return {name: value for name, value in cells.items() if name in ("answer", "target") or not _blank(value)}
 

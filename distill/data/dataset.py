@@ -335,9 +335,9 @@ _MASKED = 64
 
 
 def _problem(row: TrainingRow, example: Example, text: Text, end: int, max_context: int) -> str:
-    """What is wrong with a row, or nothing."""
+    """What is wrong with a row, or None."""
     if example.token_ids[-1] != end or end in example.token_ids[:-1]:
-        return "stop token: the stop token must stand at its end, once"
+        return "stop token: it must have the stop token at its end, and only there"
     text_of_ids = text.decode(example.token_ids[:-1])
     if row.completion not in text_of_ids or (row.thinking or "") not in text_of_ids:
         return f"text: its ids spell {text_of_ids[-60:]!r}, not its text"

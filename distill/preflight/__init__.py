@@ -104,7 +104,7 @@ def teacher_folders(job: DistillJob) -> dict[str, Path]:
 
 
 def num_weights(folder: Path) -> int:
-    """Parameters in a folder's weights, read from the headers; 0 where there are none here."""
+    """The number of parameters in a folder's weights, from their headers; 0 without weights."""
     from safetensors import safe_open
 
     total = 0

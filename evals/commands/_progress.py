@@ -49,7 +49,7 @@ class ProgressReport:
         return bool(self._bar.disable)
 
     def loaded(self, capabilities: Capabilities) -> None:
-        """Say what the model's authors recommend where the usual sampling is something else."""
+        """Print the sampling that the model's authors recommend, if the usual sampling differs from it."""
         usual = self._usual
         if usual is None or usual == capabilities.as_recommended(usual):
             return

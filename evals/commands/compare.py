@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
-    """Return the runs of a folder with their entries: all of an evaluation, or the one that an unfinished run holds."""
+    """Return the runs of a folder with their entries: all runs of an evaluation, or the one of an unfinished run."""
     if not (folder / SUMMARY).is_file():
         run = read_run(folder)
         return [(_entry(run), run.records)]
@@ -73,7 +73,7 @@ def _runs(folder: Path) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
 def _over_seeds(
     runs: Sequence[tuple[Mapping[str, Any], Sequence[Record]]],
 ) -> list[tuple[Mapping[str, Any], Sequence[Record]]]:
-    """The runs, those of one content that differ by their seeds alone as one; as they are where one would be left."""
+    """The runs, with those that differ only by their seeds joined; unchanged if that would leave a single run."""
     groups: dict[str, dict[object, tuple[Mapping[str, Any], Sequence[Record]]]] = {}
     for number, (entry, records) in enumerate(runs):
         name = json.dumps([entry.get(key) for key in (*IDENTITY, CONTENTS) if key != "seed"], default=str)

@@ -4,10 +4,10 @@
     ttc quickstart --model HuggingFaceTB/SmolLM2-135M-Instruct        a folder or a hub id, in this process
     OPENAI_API_KEY=... ttc quickstart --base-url https://api.example.com/v1 --model NAME --data problems.jsonl
 
-Looks at what is there, proposes the strategy that works on it and says why, runs it on twenty problems beside one plain
+Looks at what you have, proposes a strategy that works on it and says why, runs it on twenty problems beside one plain
 draw, and prints accuracy with its 95 % interval, tokens, seconds and money. --data takes JSON lines or CSV with the
-columns question (or prompt, problem) and answer (or target); without it there are twenty problems in the package.
-Cost on an endpoint: nine answers to each of twenty problems, as a rule; --look stops before.
+columns question (or prompt, problem) and answer (or target); without it, twenty problems of the package are used. Cost
+on an endpoint: usually nine answers to each of twenty problems; --look stops before that.
 
 The run is one of `ttc eval`: its folder is read by `ttc compare` and `ttc report`. The key is read from the environment
 and never written.
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(options: QuickstartOptions, out: Path) -> None:
-    """Refuse what needs neither an endpoint nor a model to be refused: the file, the folder, the prices."""
+    """Check what needs neither an endpoint nor a model: the file, the folder, the prices."""
     if options.data is not None and not (path := Path(options.data).expanduser()).is_file():
         why = "a folder; name a file in it" if path.is_dir() else "there is no such file"
         raise ConfigError(f"--data {path}: {why}")

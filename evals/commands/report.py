@@ -1,8 +1,8 @@
 """`ttc report RUN [RUN…]`: write the report of runs again, without a model.
 
-These are the table, report.html, curve.csv and figure.png, .svg and .pdf of finished or interrupted runs. The
-numbers are those of each run's summary.json; a run that was interrupted before it had one, has gone on since, or was
-summarised when intervals were others, is summarised from the records it holds.
+These are the table, report.html, curve.csv and figure.png, .svg and .pdf of finished or interrupted runs. The numbers
+are those of each run's summary.json; a run without a summary, with records newer than its summary, or with intervals of
+an older version is summarised again from its records.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 `data` is a folder. If it holds `gsm8k_test.jsonl` or `.jsonl.gz`, those lines are the rows ("local" format, with
 `problem` and `answer`); a `.csv` of that stem has the published columns, like the hub; if it holds a copy of the hub
-repository under `openai/gsm8k`, that copy is loaded by `datasets`. Without a folder the hub itself is asked, unless the
-source says that it must not be.
+repository under `openai/gsm8k`, that copy is loaded by `datasets`. Without a folder the rows come from the hub itself,
+unless the source forbids it.
 
 A training stage names rows in one line, with the columns that hold what it needs (`NamedRows`):
 
@@ -166,7 +166,7 @@ def _is_utf8(line: bytes) -> bool:
 
 
 def rows_of(path: Path, needs: Sequence[Sequence[str]] = ()) -> Iterator[tuple[Mapping[str, Any], str, int]]:
-    """Yield (row, where it stands, its number) of a file of JSON lines or CSV, whose empty cells are left out.
+    """Yield (row, its place, its number) of a file of JSON lines or CSV; empty cells are left out.
 
     Each of `needs` is a group of columns: where a CSV file has any of them, every row must fill one.
 

@@ -20,7 +20,7 @@ __all__ = ["ROWS", "TASKS", "load_task", "task_file"]
 
 TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
 ROWS = (".jsonl", ".jsonl.gz", ".csv")
-"""How the name of a user's file of problems ends."""
+"""The endings of a user's file of problems."""
 _TOML = ".toml"
 
 

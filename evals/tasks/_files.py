@@ -99,10 +99,10 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
     """What was inferred from the rows, and which columns were ignored; empty where there is nothing to report."""
     notes = []
     if kind != "math" and not is_told:
-        notes.append(f"by their looks the answers are of kind {kind} (another: --set task.kind=KIND)")
+        notes.append(f"judging by their form, the answers are of kind {kind} (another: --set task.kind=KIND)")
     words = [gold for gold in map(_gold, rows) if not _mathematical(gold) and _WORD.search(gold)]
     if words and kind == "math" and not is_told:
-        some = f"{len(words)} of {len(rows)} have nothing of it, such as {words[0][:40]!r}"
+        some = f"{len(words)} of {len(rows)} do not look like it, such as {words[0][:40]!r}"
         notes.append(f"the answers are read as mathematics, but {some} (another: --set task.kind=exact)")
     read = {*_KNOWN, *((*OPTIONS, *LETTERS) if kind == "choice" else ())}
     others = list(dict.fromkeys(name for row in rows for name in row if name not in read))
@@ -112,7 +112,7 @@ def _note(rows: Sequence[Mapping[str, Any]], kind: str, *, is_told: bool) -> str
 
 
 def _refuse_twice(items: Sequence[Item], file: Path) -> None:
-    """Refuse two problems of one id, also where a limit would leave one out."""
+    """Refuse two problems with the same id, even if a limit would leave one out."""
     numbers: dict[str, int] = {}
     for number, item in enumerate(items, start=1):
         first = numbers.setdefault(item.problem.id, number)
@@ -389,19 +389,19 @@ def balanced(rows: Mapping[str, Sequence[Item]], parts: Mapping[str, MixturePart
 # -- rows: what is asked, what is right, and what cannot be read -------------------------------------------------------
 FIELDS = ("id", "problem", "messages", "answer", "target", "kind", "cluster", "difficulty", "meta")
 QUESTIONS = ("problem", "question", "prompt")
-"""What the column of the question may be called."""
+"""Possible names of the question's column."""
 _KNOWN = (*FIELDS, *QUESTIONS[1:])
 _SPELLING = 0.85
-"""So alike must a column and a field be for the column to be a slip of the pen."""
+"""From this similarity to a field's name on, a column counts as a misspelling."""
 _SOLUTION_END = "####"
 OPTIONS = ("choices", "options")
-"""What the column of a choice's options may be called, where they do not stand in columns A, B, C, ..."""
+"""Possible names of the options' column, where they are not in columns A, B, C, ..."""
 LETTERS = "ABCDEFGHIJ"
 READ = frozenset({*_KNOWN, *OPTIONS, *LETTERS})
 """Every column that is read."""
 _LETTER = re.compile(rf"\(?([{LETTERS}])\)?")
 _WORD = re.compile(r"\A[^$]*[^\W\d_]{2}[^$]*\Z")
-"""What is no variable and no formula."""
+"""Words that are neither variables nor formulas."""
 _PICTURE = re.compile(r"images?(?:_?\d+)?", re.IGNORECASE)
 _MATHS = re.compile(r"\d|\\|[=^√π∞+*<>]")
 
@@ -455,8 +455,8 @@ def items_of(rows: Iterable[NumberedRow], default_kind: str, stem: str) -> Itera
 def kind_of_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the answer kind that these rows look like: as they say, else by their answers.
 
-    Single letters, and rows that all have options, are a choice; numbers, formulas and what cannot be told are math;
-    words, dates and codes are exact.
+    Single letters, and rows that all have options, are a choice; numbers, formulas and unclear answers are math; words,
+    dates and codes are exact.
     """
     listed = list(rows)
     golds: list[str] = []
@@ -502,7 +502,7 @@ _PUBLISHED: Mapping[str, frozenset[str]] = {
 
 
 def _refuse_published(data: Mapping[str, Any], where: str) -> None:
-    """Refuse a row that lacks a field, or has one twice, where a task by name reads such rows."""
+    """Refuse a row of a published dataset that a named task reads, if a field is missing or occurs twice."""
     if all(sum(name in data for name in names) == 1 for names in ((*QUESTIONS, "messages"), ("answer", "target"))):
         return
     names = {name.lower() for name in data}
@@ -515,7 +515,7 @@ def _refuse_published(data: Mapping[str, Any], where: str) -> None:
 
 
 def _refuse_misspelt(data: Mapping[str, Any], where: str) -> None:
-    """Refuse a column that is nearly a field, or any that is not one where a field is missing."""
+    """Refuse a column that is nearly a field; where a field is missing, any column that is not a field."""
     needs = ((*QUESTIONS, "messages"), ("answer", "target"))
     lacks = [name for names in needs if not any(name in data for name in names) for name in names]
     for name in data:
@@ -630,7 +630,7 @@ def _letter(target: str, options: Sequence[str], data: Mapping[str, Any], where:
 
 
 def _indexed(data: Mapping[str, Any], options: Sequence[str], letters: str) -> str:
-    """The letter of an answer that is a number beside options of text, as an index; empty where it is none."""
+    """The letter of a numeric answer read as an index of text options; empty where it is none."""
     answer = data.get("answer", data.get("target"))
     listed = next((data[name] for name in OPTIONS if name in data), [data.get(letter) for letter in letters])
     is_index = isinstance(answer, int) and all(isinstance(option, str) for option in listed)
@@ -701,7 +701,7 @@ def _without_solution(answer: str) -> str:
 
 
 def _several(value: object) -> str:
-    """How to say what stands there otherwise: several right answers for a list of them, a word for a truth value."""
+    """The hint for a value of the wrong type: a list means several right answers, a truth value a word."""
     if isinstance(value, bool):
         return f'; write the word that is the answer, "{"Yes" if value else "No"}" or "{value}"'
     if not isinstance(value, list) or not value:

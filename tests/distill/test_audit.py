@@ -44,7 +44,7 @@ def test_bad_rows_are_named(guesser, row, context, told):
 def test_a_stop_token_inside_a_row_is_found(guesser):
     row = walk(f"s3{load_tokenizer(guesser).eos_token}s4")
     found = audit_rows([row], guesser, 64).audit
-    assert "the stop token must stand at its end, once" in found.problems[0]
+    assert "it must have the stop token at its end, and only there" in found.problems[0]
 
 
 def test_a_template_that_ends_turns_otherwise_is_refused_with_the_fix(tmp_path, guesser):

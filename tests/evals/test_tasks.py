@@ -347,7 +347,7 @@ def test_a_file_is_judged_as_its_answers_look_and_says_so_and_what_it_leaves_out
     path.write_text("question,answer,A,B,notes\na?,B,,,x\nb?,A,,,\n")
     task = load_task(str(path))()
     assert task.kind == task.items(None, 0)[0].problem.kind == "choice"
-    told = "by their looks the answers are of kind choice (another: --set task.kind=KIND)"
+    told = "judging by their form, the answers are of kind choice (another: --set task.kind=KIND)"
     assert task.note == f"{told}; never shown to the model: notes"
     assert load_task(str(path))(kind="exact").note == "never shown to the model: notes"
     path.write_text("question,answer,A,B\nWhat is 1+1?,2,yes,no\n")  # columns of something else
@@ -508,7 +508,7 @@ def test_a_kind_of_answers_that_there_is_not_is_refused_when_the_task_is_made() 
 def test_words_among_numbers_are_told_to_be_read_as_mathematics_and_with_what_they_are_not(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("question,answer\nWhich city?,New York City\nWhich flight?,Apollo 11\n")
-    some = "1 of 2 have nothing of it, such as 'New York City' (another: --set task.kind=exact)"
+    some = "1 of 2 do not look like it, such as 'New York City' (another: --set task.kind=exact)"
     assert load_task(str(path))().note == f"the answers are read as mathematics, but {some}"
     assert load_task(str(path))(kind="exact").note == load_task(str(path))(kind="math").note == ""
     path.write_text("question,answer\nWhat is 1+1?,2\nWhat is x^1?,$x$\nWhat is y/1?,y\n")

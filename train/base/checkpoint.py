@@ -1,12 +1,12 @@
 """Checkpoints from which a run resumes bit for bit: weights, optimiser, counters, sampler, health.
 
-A checkpoint is written beside its place, brought to the disk, sealed (`ttc.durable`) and renamed, so there is never
-half of one; the newest `keep` stay. One that a signal asked for stands in a folder of its own until the next (`keep`),
-so that what an alarm goes back to is the same as without the signal. Reading takes the newest that is whole, and says
-which ones are not. Weights are safetensors and everything else JSON or tensors without code (`weights_only`). Random
-draws need no state: they are pure functions of (seed, step). Cost: its bytes are written once, and read once more for
-the seal and at a resume. Bit for bit means on one CPU, with the same build of torch, number of threads and dtype, and
-rollouts by an engine that is itself deterministic; elsewhere a run goes on to rounding.
+A checkpoint is written beside its final place, synced, sealed (`ttc.durable`) and renamed, so there is never a partial
+one; the newest `keep` stay. One written because of a signal is in a folder of its own until the next one (`keep`), so
+that an alarm rolls back to the same state as without the signal. Reading takes the newest intact one, and reports the
+others. Weights are safetensors and everything else JSON or tensors without code (`weights_only`). Random draws need no
+state: they are pure functions of (seed, step). Cost: its bytes are written once, and read once more for the seal and on
+resuming. Bit for bit means on one CPU, with the same build of torch, number of threads and dtype, and rollouts by an
+engine that is itself deterministic; elsewhere a run goes on to rounding.
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ Prompt and completion may be lists of turns, too, as TRL has them. Columns of ot
 `mine.jsonl:prompt=instruction,completion=output`, and `messages=conversations` for turns that have `from` and `value`.
 
 The prompt goes through the chat template of the model, with thinking asked for (`mode` on), forbidden (off) or left to
-the template (auto); an empty completion is refused. The markers are put where the template has not put them already,
-directly against the text, and the end of the turn is learnt. Rollouts keep the ids that were sampled. A row of
-`messages` without a completion teaches every turn of the assistant, each after all that stands before it, as the
-template shows it then: templates that drop earlier thoughts are kept to. A thought at the head of a turn, between
-<think> and </think>, becomes one of the model's. Text parts of a content are joined. Functions that may be called
-(`tools`), calls (`tool_calls`) and results (role tool) go through the chat template; calls are learnt as the model's
-family writes them, and only where its template shows them in these very words. Other roles are system, user, assistant,
-and developer, which is the system. Left out: images, and calls of families that write no JSON.
+the template (auto); an empty completion is refused. Markers that the template has not written are added, directly next
+to the text, and the end of the turn is learnt. Rollouts keep the sampled ids. A row of `messages` without a completion
+teaches every turn of the assistant, each after everything before it as the template renders it, even if the template
+drops earlier thoughts. A thought at the start of a turn, between <think> and </think>, is put between the model's own
+markers. Text parts of a content are joined. Functions that may be called (`tools`), calls (`tool_calls`) and results
+(role tool) go through the chat template; calls are learnt as the model's family writes them, and only if its template
+renders them in exactly these words. Other roles are system, user, assistant, and developer, which is the system. Left
+out: images, and calls of families that write no JSON.
 
 Whole prompts are held out, whatever their `id` or mode, and rows of one `cluster` (variants of one thing) together.
 Rows that are also held-out problems, or longer than the model's context, are refused. Instead of a file, rows of a

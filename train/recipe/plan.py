@@ -1,14 +1,13 @@
 """What a recipe needs on a device: memory by part, tokens, steps, hours; what does not fit, and how to make it fit.
 
-Memory is counted, not guessed: parameters from the model's configuration on no device at all, activations by what
-autograd would save (fake tensors through one layer and through two: every further one is the difference). A device
-holds weights, gradients and moments in fp32, the reference, the critic, the activations of a micro-batch, a chunk of
-logits a few times over, and the engine's share. Hours come from a probe of seconds: how fast this machine updates and
-samples with this model; without one there are none. Tokens are bounds: rollouts as long as they may be.
-
-What an allocator keeps of freed blocks: of a device of known size a tenth is left free for it; a processor's heap keeps
-blocks of up to 32 MiB, which is a part of its own (`benchmarks.train_memory`). Left out: what other processes hold, and
-the traffic between devices.
+Memory is counted, not guessed: parameters from the model's configuration without any device, activations by what
+autograd would save (fake tensors through one and two layers: every further layer adds the difference). A device holds
+weights, gradients and moments in fp32, the reference, the critic, the activations of a micro-batch, a chunk of logits a
+few times over, and the engine's share. Hours come from a probe of a few seconds: how fast this machine updates and
+samples with this model; without it there are none. Tokens are upper bounds, with rollouts at full length. For blocks
+that an allocator keeps, a tenth of a device of known size is left free; a CPU's heap keeps blocks of up to 32 MiB,
+which is a part of its own (`benchmarks.train_memory`). Left out: memory of other processes, and traffic between
+devices.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class ModelCounts:
 
 @dataclass(frozen=True, slots=True)
 class StageCost:
-    """What one stage takes: GB on each device by part, tokens of all its steps, steps, and hours where known."""
+    """The needs of one stage: GB on each device by part, tokens of all its steps, steps, and hours if known."""
 
     name: str
     memory: Mapping[str, float]

@@ -1,8 +1,8 @@
 """A run's files, read for the report: per stage its metrics, held-out outcomes, alarms and a few rollouts.
 
-A step that was written twice (a resumed run) counts as last written, and what an attempt wrote behind the place at
-which the run went on is left out. A file that a stage does not write is empty here.
-The metrics also go on in TensorBoard's or Weights & Biases' own form, for those who live there; both are optional.
+A step that was written twice (a resumed run) counts as last written; lines that a lost attempt wrote after the resume
+point are left out. A file that a stage does not write is empty here. The metrics can also be exported to TensorBoard or
+Weights & Biases; both are optional.
 """
 
 from __future__ import annotations

@@ -385,7 +385,7 @@ class Build:
         add_lora(model, self.lora, alpha, derive(seed, "lora") % (1 << 31), head)
 
     def frozen(self, folder: Path, device: str, world: World = ALONE) -> Any:
-        """The model of a folder that is only read, split as the trained one is."""
+        """The model of a folder that is only read, split like the trained one."""
         model = load_model(folder, device, dtype=self._frozen_type(folder, device)).eval()
         return shard(model, world, token_logprobs) if self.shard else model
 

@@ -294,10 +294,10 @@ def _refuse(argument: str, parser: argparse.ArgumentParser) -> NoReturn:
 
 
 def _setting(name: str) -> str | None:
-    """What --set calls a parameter of an engine or a scorer, where one that works here has such a one."""
+    """The --set spelling of an option, if an engine or a scorer that is installed has such a parameter."""
     for registry in (ENGINES, SCORERS):
         for part in registry.names():
-            with suppress(TTCError, ImportError):  # one that cannot be had here has no parameter to tell
+            with suppress(TTCError, ImportError):  # one that is not installed has no known parameters
                 if name in options_of(registry.load(part)):
                     return f"{registry.kind}.{name}"
     return None

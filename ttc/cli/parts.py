@@ -284,7 +284,7 @@ def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
 
 
 def chooses_sampling(options: SamplingOptions) -> bool:
-    """Whether they choose a temperature or a cut."""
+    """Whether the options set a temperature, top-p or top-k."""
     return any(value is not None for value in (options.temperature, options.top_p, options.top_k))
 
 

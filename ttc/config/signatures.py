@@ -128,10 +128,10 @@ def arguments_of(function: Callable[..., Any], values: Mapping[str, Any]) -> dic
 
 
 def bind(function: Callable[..., Any], params: Mapping[str, object], *, supply: Mapping[str, object]) -> dict[str, Any]:
-    """Return the named values for `function`: `params` checked and parsed, with those of `supply` it asks for.
+    """Return the named values for `function`: `params` checked and parsed, with the values of `supply` that it takes.
 
-    A string is parsed by the annotation. `supply` fills parameters that are not text, such as `scorer`; what `function`
-    does not ask for is left out.
+    A string is parsed by the annotation. `supply` fills parameters that are not text, such as `scorer`; values that
+    `function` does not take are left out.
 
     Raises:
         ConfigError: an unknown option (with the nearest), a value that does not fit, or a required one missing;
