@@ -263,7 +263,7 @@ def _add_refusals(app: FastAPI, service: InferenceService) -> None:
 
 
 def _route_near(path: str) -> str:
-    """The route that was probably meant by `path`: most often a base URL has a /v1 too many, or none."""
+    """What to ask instead of `path`: most often a base URL has a /v1 too many, or none."""
     near = next((route for route in _BY_PATH if route == f"/v1{path}" or path.endswith(route)), None)
     return "GET /openapi.json lists what there is" if near is None else f"did you mean {near}?"
 

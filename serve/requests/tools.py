@@ -473,7 +473,7 @@ def call_of(name: str, arguments: str, name_id: str, place: str) -> ToolCall:
     try:
         value = json.loads(arguments or "{}")
     except (ValueError, RecursionError) as exc:
-        raise invalid(place, f"{place}: the arguments of {name} are not JSON: {exc}") from exc
+        raise invalid(place, f"{place}: the arguments of {name} are no JSON: {exc}") from exc
     if not isinstance(value, dict):
         raise invalid(place, f"{place}: the arguments of {name} must be a JSON object")
     if half_character(json.dumps(value, ensure_ascii=False)) is not None:
