@@ -14,7 +14,7 @@ import traceback
 
 import pytest
 
-from serve.http.app import JsonLines
+from serve.http.log import JsonLines
 from serve.operator.config import load_config
 from serve.operator.keys import KeyLimits, find_key, key_from_secret
 from serve.operator.metrics import RequestRecord, RequestSpan, SpentRecord, end_tracing

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 
-from serve.http.app import LineHandler, configure_logs
+from serve.http.log import LineHandler, configure_logs
 from serve.operator.config import HttpSettings, ServeLimits
 from serve.operator.keys import key_from_secret
 from tests.serve.running import Running, chat, running, scripted, served
@@ -414,7 +414,7 @@ def test_every_line_of_the_log_is_json() -> None:
 
 
 def test_a_log_that_nobody_reads_holds_nothing_up_and_tells_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.http.app.MAX_UNWRITTEN", 1000)
+    monkeypatch.setattr("serve.http.log.MAX_UNWRITTEN", 1000)
     reader, writer = os.pipe()
     with open(reader, "rb", buffering=0) as pipe, open(writer, "w") as stream:
         handler = LineHandler(stream)
