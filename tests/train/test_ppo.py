@@ -248,7 +248,7 @@ def test_a_reference_or_reward_model_with_other_ids_is_refused_before_a_model_is
         make_stage("grpo", **fields, kl_weight=0.1, reference=str(nano.path("teacher"))).run(place)
     with pytest.raises(ConfigError, match="holds no model"):
         make_stage("grpo", **fields, kl_weight=0.1, reference="7-sft").run(place)
-    with pytest.raises(ConfigError, match="holds none"):
+    with pytest.raises(ConfigError, match="has none"):
         make_stage("ppo", **fields, reward_model=("7-reward_model",)).run(place)
     with pytest.raises(ConfigError, match="tokenizer"):
         make_stage("ppo", **fields, critic=str(nano.path("teacher"))).run(place)
