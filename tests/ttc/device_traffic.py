@@ -84,20 +84,21 @@ class Traffic:
             page, offset = pages[position // PAGE], position % PAGE
             self.pool.keys[:, page, :, offset] = states[:, 0, :, position].float()
             self.pool.values[:, page, :, offset] = states[:, 1, :, position].float()
+        limit, key = len(prompt) - 1 + draw.randint(1, 20), draw.getrandbits(64)
         start = RowStart(
             token=prompt[-1],
             position=len(prompt) - 1,
             first=0,
             pages=tuple(pages),
-            limit=len(prompt) - 1 + draw.randint(1, 20),
-            key=draw.getrandbits(64),
+            limit=limit,
+            key=key,
             temperature=draw.choice([0.0, 0.7, 1.0]),
             top_p=draw.choice([1.0, 0.9]),
             top_k=draw.choice([0, 12]),
             stop_ids=draw.choice([(), (3, 7, 11), tuple(range(8))]),
             wants_logprobs=draw.random() < 0.5,
             masked=draw.random() < 0.15,
-            min_p=draw.choice([0.0, 0.0, 0.2]),
+            min_p=(0.0, 0.0, 0.2)[key % 3],
         )
         ticket = self.step.start(start)
         self.live[ticket] = self.texts[ticket] = Text(prompt, start, pages)

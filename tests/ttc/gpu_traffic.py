@@ -125,7 +125,7 @@ class BatchTraffic:
             max_tokens=chance.choice([1, 3, 12, 50]),
             logprobs=chance.random() < 0.5,
             guide=chance.choice([None, None, None, Residues]),
-            min_p=chance.choice([0.0, 0.0, 0.2]),
+            min_p=(0.0, 0.0, 0.2)[keys[0] % 3],
         )
         self.texts.append(ids)
         self.live.append(new)
