@@ -250,8 +250,8 @@ async def aevaluate(
     Raises:
         ConfigError: a row, name, parameter or value that does not fit; nothing was spent.
         TTCError: the engine, scorer or verifier is broken from the first problem on; what a function raises then goes
-        through unchanged. Once a problem was answered and judged, a failure is a row with its error, or a verdict
-        `error`; if the engine is gone, the rest is not asked. What was paid for comes back.
+            through unchanged. Once a problem was answered and judged, a failure is a row with its error, or a verdict
+            `error`; if the engine is gone, the rest is not asked. What was paid for comes back.
     """
     if concurrency is not None:
         at_least("evaluate", 1, concurrency=concurrency)
