@@ -298,19 +298,23 @@ def test_the_ledger_of_every_strategy_equals_vllms_own_counters(teacher: Any, ca
     check_ledger(teacher, STRATEGIES[case])
 
 
-NEEDS_MARKERS = "budget_forcing"
-"""The strategy that a model without markers of thought refuses."""
+NEEDS_THINKING = {
+    "budget_forcing": "has no end-of-thinking marker",
+    "no_think_then_think": "is asked the same with thinking and without",
+}
+"""Strategies that a model without thinking refuses, and why."""
 
 
-@pytest.mark.parametrize("case", [name for name in suite.STRATEGIES if name != NEEDS_MARKERS])
+@pytest.mark.parametrize("case", [name for name in suite.STRATEGIES if name not in NEEDS_THINKING])
 def test_the_ledger_of_every_strategy_equals_vllms_own_counters_on_a_real_model(smollm2: Any, case: str) -> None:
     check_ledger(smollm2, suite.STRATEGIES[case], problems=2, max_tokens=34)  # a draw fills a block of its own
 
 
-def test_forcing_thought_is_refused_where_the_model_has_no_markers(smollm2: Any) -> None:
+@pytest.mark.parametrize("case", NEEDS_THINKING)
+def test_a_strategy_of_thoughts_is_refused_where_the_model_has_none(smollm2: Any, case: str) -> None:
     before = smollm2.reported()
-    with pytest.raises(ConfigError, match="has no end-of-thinking marker"):
-        check_ledger(smollm2, suite.STRATEGIES[NEEDS_MARKERS])
+    with pytest.raises(ConfigError, match=NEEDS_THINKING[case]):
+        check_ledger(smollm2, suite.STRATEGIES[case])
     assert smollm2.reported() == before
 
 
