@@ -57,7 +57,19 @@ NumberedRow: TypeAlias = tuple[Mapping[str, Any], str, int]
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns that hold what is read, where they are not called as we call it; see `evals.tasks.rows`."""
+    """The columns that hold what is read, where they are not called as we call it; see `evals.tasks.rows`.
+
+    Args:
+        question: column of what is asked, a text or turns; of several (passage,question) one stands below the other.
+        answer: column of the right answer; as a path where it lies in another (reward_model.ground_truth).
+        answers: column of a list of right answers, any of which counts.
+        choices: column of the options, or one column for each (sol1,sol2).
+        wrong: columns of the wrong options; with the answer they are shuffled, the same in every run.
+        first: what answers that are numbers count the options from, 0 or 1; absent: as the file shows.
+        id: column of names that no two rows share.
+        difficulty: column of the difficulty.
+        cluster: column of what the rows weigh together with.
+    """
 
     question: str | None = None
     answer: str | None = None

@@ -56,36 +56,19 @@ def rows(
     path: str,
     *,
     kind: str | None = None,
-    question: str | None = None,
-    answer: str | None = None,
-    answers: str | None = None,
-    choices: str | None = None,
-    wrong: str | None = None,
-    first: int | None = None,
-    id: str | None = None,
-    difficulty: str | None = None,
-    cluster: str | None = None,
+    options: Columns = Columns(),  # noqa: B008  a frozen value
 ) -> Task:
     """Problems of a file of rows.
 
     Args:
         path: the file.
         kind: answer kind where the lines do not say; absent: what the answers look like.
-        question: column of what is asked, a text or turns; of several (passage,question) one stands below the other.
-        answer: column of the right answer; as a path where it lies in another (reward_model.ground_truth).
-        answers: column of a list of right answers, any of which counts.
-        choices: column of the options, or one column for each (sol1,sol2).
-        wrong: columns of the wrong options; with the answer they are shuffled, the same in every run.
-        first: what answers that are numbers count the options from, 0 or 1; absent: as the file shows.
-        id: column of names that no two rows share.
-        difficulty: column of the difficulty.
-        cluster: column of what the rows weigh together with.
+        options: the columns, where they have other names than ours.
     """
-    columns = Columns(question, answer, answers, choices, wrong, first, id, difficulty, cluster)
     file = Path(path).expanduser()
-    rows = list(rows_of(file, needs=(ASKED, ANSWERS) if columns == Columns() else ()))
-    _refuse_unnamed(rows, columns, file)
-    return rows_task(file.name, rows, columns, kind, {"path": str(path)}, file.name.split(".")[0])
+    rows = list(rows_of(file, needs=(ASKED, ANSWERS) if options == Columns() else ()))
+    _refuse_unnamed(rows, options, file)
+    return rows_task(file.name, rows, options, kind, {"path": str(path)}, file.name.split(".")[0])
 
 
 def rows_task(

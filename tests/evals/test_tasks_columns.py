@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from evals.tasks import load_task
+from evals.tasks._columns import Columns
 from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.cli.cli import main
+from ttc.config.signatures import call
 from ttc.errors import ConfigError, RecordError
 
 pytestmark = pytest.mark.usefixtures("without_matplotlib")
@@ -96,9 +98,7 @@ def test_what_the_error_advises_reads_the_rows(tmp_path: Path, row: dict[str, An
     settings: dict[str, str] = {}
     for _ in range(3):
         try:
-            task = load_task(str(tmp_path / "rows.jsonl"))(
-                **{**settings, **({"first": int(settings["first"])} if "first" in settings else {})}
-            )
+            task = call(load_task(str(tmp_path / "rows.jsonl")), settings, supply={})
         except RecordError as exc:
             assert settings or f"rows.jsonl, line 1: {message}" in str(exc)
             advice = [part.split()[0].strip("'\"") for part in str(exc).split("--set task.")[1:]]
@@ -114,7 +114,7 @@ def test_numbers_count_options_from_where_the_file_shows_and_are_asked_for_where
 
     def letters(*answers: object, **settings: Any) -> list[str]:
         write_lines(path, [{**MMLU, "question": f"Which {i}?", "answer": a} for i, a in enumerate(answers)])
-        task = load_task(str(path))(**settings)
+        task = load_task(str(path))(options=Columns(**settings))
         return [item.target["answer"] for item in task.items(None, 0)]
 
     assert letters(1, 0, 3) == ["B", "A", "D"]
@@ -147,7 +147,7 @@ def test_wrong_options_are_shuffled_by_the_question_the_same_in_every_run(tmp_pa
     letters = []
     for order in (rows, rows[::-1]):
         write_lines(tmp_path / "rows.jsonl", order)
-        items = load_task(str(tmp_path / "rows.jsonl"))(**named).items(None, 0)
+        items = load_task(str(tmp_path / "rows.jsonl"))(options=Columns(**named)).items(None, 0)
         letters.append({item.problem.messages[0].content[:9]: item.target["answer"] for item in items})
     assert letters[0] == letters[1]
     assert min(list(letters[0].values()).count(letter) for letter in "ABC") > 8
@@ -156,11 +156,11 @@ def test_wrong_options_are_shuffled_by_the_question_the_same_in_every_run(tmp_pa
 def test_a_named_column_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:
     write_lines(tmp_path / "rows.jsonl", [{"question": "1+1?", "answer": "2"}, {"question": "2+2?", "answer": None}])
     with pytest.raises(RecordError, match=r"line 1: no column nix, or nothing in it .there are: question, answer"):
-        load_task(str(tmp_path / "rows.jsonl"))(question="nix")
+        load_task(str(tmp_path / "rows.jsonl"))(options=Columns(question="nix"))
     with pytest.raises(RecordError, match="line 2: no column answer, or nothing in it"):
-        load_task(str(tmp_path / "rows.jsonl"))(answer="answer")
+        load_task(str(tmp_path / "rows.jsonl"))(options=Columns(answer="answer"))
     with pytest.raises(ConfigError, match="give either answer, a column of one right answer, or answers"):
-        load_task(str(tmp_path / "rows.jsonl"))(answer="answer", answers="answer")
+        load_task(str(tmp_path / "rows.jsonl"))(options=Columns(answer="answer", answers="answer"))
 
 
 @pytest.mark.parametrize("name", ["q.json", "q.json.gz", "q.tsv", "q.csv.gz", "Q.CSV", "q.parquet", "saved"])
