@@ -15,7 +15,7 @@ import dataclasses
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, Self, TypeAlias, runtime_checkable
 
 from ttc.errors import ConfigError
 
@@ -239,7 +239,9 @@ class Sampling:
     """How to draw. `temperature` 0 is greedy; `max_tokens` caps the sampled tokens of one draw (injected excluded).
 
     `top_k`, `top_p` and `min_p` cut off the unlikely: `min_p` (0 is off) what has less than that share of the
-    likeliest token's probability, all after the temperature.
+    likeliest token's probability, all after the temperature. Before it, `repetition_penalty` (1 is off) divides the
+    logits above 0 of tokens that the prompt or the answer contains, and multiplies their others (Keskar et al. 2019,
+    arXiv 1909.05858).
     A completion stops at the first token after which its text contains a `stop` string, or at one of
     `stop_token_ids`, or at the model's end of sequence; `stop` strings stay in the completion. `seed` keys the
     randomness together with the path and the token position; None only where temperature is 0.
@@ -254,6 +256,7 @@ class Sampling:
     seed: int | None = None
     logprobs: bool = False
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
         """Refuse values outside their range."""
@@ -262,6 +265,7 @@ class Sampling:
             (0 < self.top_p <= 1, "top_p", "in (0, 1]"),
             (self.top_k is None or 1 <= self.top_k <= MAX_TOKENS, "top_k", f"None, or >= 1 and <= {MAX_TOKENS}"),
             (0 <= self.min_p <= 1, "min_p", ">= 0 and <= 1"),
+            (0 < self.repetition_penalty < float("inf"), "repetition_penalty", "a number > 0; 1 is off"),
             (1 <= self.max_tokens <= MAX_TOKENS, "max_tokens", f">= 1 and <= {MAX_TOKENS}"),
             (all(self.stop), "stop", "non-empty strings"),
         ]
@@ -540,9 +544,8 @@ class Capabilities:
     was trained to answer after when its thinking is cut (None: the toolkit's default). `cache_block` is the number of
     tokens by which the prefix cache counts: of a prompt, what lies beyond the last whole block before its last token is
     computed again. `recommended` are the settings of sampling, by their names in `Sampling`, that the model's authors
-    state in its generation_config.json, and `unapplied` the penalties that they state, which only a request to the
-    endpoint can ask for. `draws_share_time`: draws at once slow each other down, as on a CPU; elsewhere many take about
-    as long as one.
+    state in its generation_config.json, and `unapplied` those that the engine cannot honour. `draws_share_time`: draws
+    at once slow each other down, as on a CPU; elsewhere many take about as long as one.
     """
 
     model: str
@@ -571,6 +574,12 @@ class Capabilities:
         """`sampling` with what the model's authors recommend."""
         settings: dict[str, Any] = dict(self.recommended)
         return replace(sampling, **settings)
+
+    def without_settings(self, *names: str) -> Self:
+        """The same for an engine that cannot honour the sampling settings `names`: they become `unapplied`."""
+        honoured = tuple(item for item in self.recommended if item[0] not in names)
+        others = tuple(item for item in self.recommended if item[0] in names)
+        return replace(self, recommended=honoured, unapplied=(*self.unapplied, *others))
 
 
 class Engine(Protocol):
@@ -815,7 +824,7 @@ PENALTIES = ("presence_penalty", "frequency_penalty", "repetition_penalty")
 
 @dataclass(frozen=True, slots=True)
 class ExtraSampling(Sampling):
-    """`presence_penalty` and `frequency_penalty` lie in [-2, 2], `repetition_penalty` is > 0 and 1 is none.
+    """`presence_penalty` and `frequency_penalty` lie in [-2, 2] and count the tokens of one request's draw.
 
     `top_logprobs` asks for so many of the likeliest tokens of each position; draws with another `cache_salt` share no
     cached prefix; `thinking_cap` is a cap on thinking that the engine is to hold itself, in tokens. `grammar`, in
@@ -824,7 +833,6 @@ class ExtraSampling(Sampling):
 
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
     top_logprobs: int = 0
     cache_salt: str | None = None
     thinking_cap: int | None = None

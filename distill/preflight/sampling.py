@@ -14,7 +14,7 @@ from ttc.engines.shared.text import Text
 
 def sampling(job: DistillJob) -> Finding:
     """Compare what the authors of each teacher state with how it is drawn."""
-    if {"temperature", "top_p", "top_k", "min_p"} & set(job.spec.sampling):
+    if {"temperature", "top_p", "top_k", "min_p", "repetition_penalty"} & set(job.spec.sampling):
         return fine("answers are drawn as [sampling] says")
     for name, folder in teacher_folders(job).items():
         stated = Text(folder).recommended

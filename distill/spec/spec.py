@@ -12,7 +12,7 @@
     ledgers = ["runs/other"]             jobs whose answers are taken over, where the same was asked of the same teacher
     seed = 1
     [rejection]                          the method's own fields
-    [sampling]                           temperature, top_p, top_k, min_p, max_tokens, over the task's
+    [sampling]                           temperature, top_p, top_k, min_p, repetition_penalty, max_tokens
     [thinking]                           see `ttc.session.thinking.Thinking`
     [filters.repetition]                 a filter's fields; `repetition = false` drops it
     [select]                             rule, and its fields

@@ -53,7 +53,7 @@ class ProgressReport:
         for name, value in capabilities.unapplied:
             tqdm.write(
                 f"the authors of {capabilities.model} recommend {name}={value:g} (generation_config.json); "
-                "this run applies no penalties",
+                "this engine cannot apply it",
                 file=sys.stderr,
             )
         usual = self._usual

@@ -142,13 +142,15 @@ class ChoiceFields(OtherServersFields):
 class SamplingRequest:
     """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages; `top_k` 0 is no limit.
 
-    `penalties` holds those that are not neutral, by their names in `ttc.core.PENALTIES`.
+    `repetition_penalty` is what the request states, 1 included, which overrides a recommended one; `penalties` holds
+    those that are not neutral, by their names in `ttc.core.PENALTIES`.
     """
 
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    repetition_penalty: float | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     max_tokens_field: str = "max_tokens"
@@ -230,6 +232,7 @@ def request_of(
         top_p=body.top_p,
         top_k=top_k_of(body),
         min_p=None if several is None else several.min_p,
+        repetition_penalty=penalties.get("repetition_penalty"),
         max_tokens=max_tokens,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         max_tokens_field=max_tokens_field,

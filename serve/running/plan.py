@@ -484,6 +484,7 @@ def _sampling(wish: SamplingRequest, max_tokens: int, model: ServedModel) -> Sam
         top_p=usual.top_p if wish.top_p is None else wish.top_p,
         top_k=usual.top_k if wish.top_k is None else wish.top_k or None,
         min_p=usual.min_p if wish.min_p is None else wish.min_p,
+        repetition_penalty=usual.repetition_penalty if wish.repetition_penalty is None else wish.repetition_penalty,
     )
 
 
@@ -695,7 +696,7 @@ def with_extras(
         extras["cache_salt"] = hashlib.sha256(f"{key.name}\0{request.sampling.cache_salt or ''}".encode()).hexdigest()
     if not extras:
         return sampling
-    return ExtraSampling(**{field.name: getattr(sampling, field.name) for field in fields(Sampling)}, **extras)
+    return ExtraSampling(**{field.name: getattr(sampling, field.name) for field in fields(Sampling)} | extras)
 
 
 def _check_forward(request: ServeRequest, strategy: str, model: ServedModel) -> None:

@@ -54,11 +54,13 @@ def test_what_a_models_authors_recommend_is_said_with_the_options_that_take_it(c
     assert not capsys.readouterr().err
 
 
-def test_a_penalty_that_a_models_authors_recommend_is_said_to_be_left_out(capsys) -> None:
+def test_a_recommended_setting_that_the_engine_cannot_honour_is_named(capsys) -> None:
     with closing(ProgressReport(1, 1, None)) as progress:
         progress.loaded(Capabilities("Qwen2.5-1.5B", 100, unapplied=(("repetition_penalty", 1.1),)))
     log = capsys.readouterr().err
-    assert "the authors of Qwen2.5-1.5B recommend repetition_penalty=1.1" in log and "applies no penalties" in log
+    assert (
+        "the authors of Qwen2.5-1.5B recommend repetition_penalty=1.1" in log and "this engine cannot apply it" in log
+    )
 
 
 def test_a_log_says_that_time_goes_on_while_nothing_is_finished(

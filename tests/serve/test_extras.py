@@ -97,22 +97,22 @@ def test_penalties_reach_the_engine_and_neutral_ones_cost_nothing(server: Runnin
 @pytest.mark.parametrize(
     ("fields", "drawn"),
     [
-        ({}, (0.6, 0.95, 20, 0.05)),
-        ({"temperature": 1.5, "top_p": 1, "top_k": 0, "min_p": 0}, (1.5, 1.0, None, 0)),
-        ({"top_k": 5, "min_p": 0.1}, (0.6, 0.95, 5, 0.1)),
-        ({"temperature": 0}, (0.0, 0.95, 20, 0.05)),
+        ({}, (0.6, 0.95, 20, 0.05, 1.1)),
+        ({"temperature": 1.5, "top_p": 1, "top_k": 0, "min_p": 0}, (1.5, 1.0, None, 0, 1.1)),
+        ({"top_k": 5, "min_p": 0.1, "repetition_penalty": 1}, (0.6, 0.95, 5, 0.1, 1)),
+        ({"temperature": 0, "repeat_penalty": 1.2}, (0.0, 0.95, 20, 0.05, 1.2)),
     ],
 )
 def test_a_request_that_says_nothing_is_drawn_as_the_models_authors_recommend(
     fields: dict[str, Any], drawn: tuple[float, ...]
 ) -> None:
     engine = Able()
-    stated = (("temperature", 0.6), ("top_p", 0.95), ("top_k", 20), ("min_p", 0.05))
+    stated = (("temperature", 0.6), ("top_p", 0.95), ("top_k", 20), ("min_p", 0.05), ("repetition_penalty", 1.1))
     engine._able = dataclasses.replace(engine._able, recommended=stated)
     with running(served(engine)) as server:
         assert server.ask(chat(**fields)).status_code == 200
         sampling = last(server)
-    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p) == drawn
+    assert tuple(getattr(sampling, name) for name, _ in stated) == drawn
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,6 +100,8 @@ class Traffic:
             wants_logprobs=draw.random() < 0.5,
             masked=draw.random() < 0.15,
             min_p=(0.0, 0.0, 0.2)[key % 3],
+            penalty=(1.0, 1.0, 1.5, 0.7)[(key >> 8) % 4],
+            text=tuple(prompt),
         )
         ticket = self.step.start(start)
         self.live[ticket] = self.texts[ticket] = Text(prompt, start, pages)
@@ -154,6 +157,7 @@ class Traffic:
         logits, _ = self.model.run(ids)
         for number, (token, scores) in enumerate(zip(text.tokens, logits[len(text.prompt) - 1 :], strict=False)):
             plain, position = scores, len(text.prompt) + number
+            scores = lowered(scores, start.penalty, ids[:position])
             if start.masked:
                 outside = [t for t in range(len(scores)) if t not in text.masks[number]]
                 scores = scores.index_fill(0, torch.tensor(outside), float("-inf"))
@@ -182,6 +186,13 @@ class Traffic:
         step._send()
         step.eager(1)
         return step._buffers.logits[0]
+
+
+def lowered(scores: torch.Tensor, penalty: float, ids: Sequence[int]) -> torch.Tensor:
+    """Logits (V) under a repetition penalty for the tokens `ids`."""
+    values = scores[list(ids)]
+    lower = torch.where(values > 0, values / penalty, values * penalty)
+    return scores.index_copy(0, torch.tensor(ids, device=scores.device), lower)
 
 
 def expected_token(scores: torch.Tensor, start: RowStart, position: int, shift: float = 0.0) -> int:

@@ -14,7 +14,7 @@ import torch
 
 from tests.ttc import gpu_reference
 from tests.ttc.device_model import Model
-from tests.ttc.device_traffic import expected_token
+from tests.ttc.device_traffic import expected_token, lowered
 from tests.ttc.emulated_cuda import EmulatedCuda
 from ttc.core import Sampling
 from ttc.engines.embedded.core.batch import BatchLimits
@@ -126,6 +126,7 @@ class BatchTraffic:
             logprobs=chance.random() < 0.5,
             guide=chance.choice([None, None, None, Residues]),
             min_p=(0.0, 0.0, 0.2)[keys[0] % 3],
+            repetition_penalty=(1.0, 1.0, 1.5, 0.7)[(keys[0] >> 8) % 4],
         )
         self.texts.append(ids)
         self.live.append(new)
@@ -162,9 +163,10 @@ class BatchTraffic:
         )  # fmt: skip
         guide = draw.request.make_guide and Residues()
         for number, (token, scores) in enumerate(zip(draw.ids, logits[len(prompt) - 1 :], strict=False)):
-            open_scores = scores
+            open_scores = lowered(scores, settings.repetition_penalty, [*prompt, *draw.ids[:number]])
             if guide:
-                open_scores = scores.masked_fill(~torch.from_numpy(guide.allows()).to(scores.device), float("-inf"))
+                closed = ~torch.from_numpy(guide.allows()).to(scores.device)
+                open_scores = open_scores.masked_fill(closed, float("-inf"))
                 guide.take(token)
             # A number within rounding of an edge may fall on either side of it.
             near = {expected_token(open_scores, start, len(prompt) + number, shift) for shift in (0.0, 1e-5, -1e-5)}

@@ -16,7 +16,7 @@ from tests.ttc.device_model import Model
 from tests.ttc.device_traffic import Traffic
 from tests.ttc.emulated_cuda import EmulatedCuda
 from tests.ttc.gpu_traffic import BatchTraffic
-from ttc.engines.embedded.core.sampler import Rows, sample
+from ttc.engines.embedded.core.sampler import Penalty, Rows, sample
 from ttc.engines.embedded.device import draw, reference
 from ttc.engines.embedded.device import rows as record
 from ttc.engines.embedded.device.buffers import NUM_STATS, StepBuffers
@@ -59,6 +59,13 @@ def put(buffers: StepBuffers, starts: list[RowStart]) -> None:
     buffers.positions.fill_(-1)
     for index, start in enumerate(starts):
         buffers.positions[index] = start.position
+        words = record.presence(start, buffers.presence.shape[1])
+        buffers.presence[index] = torch.from_numpy(words.copy())
+
+
+def tokens_of(words: torch.Tensor) -> set[int]:
+    """The tokens whose bits are set in the presence of a row."""
+    return set(np.flatnonzero(np.unpackbits(words.numpy().view(np.uint8), bitorder="little")).tolist())
 
 
 def row(**changes: Any) -> RowStart:
@@ -173,6 +180,8 @@ def settings(num: int, vocab: int) -> list[RowStart]:
             top_p=float(random.choice([1.0, 0.95, 0.5, 0.05])),
             min_p=float(random.choice([0.0, 0.0, 0.05, 1.0])),
             wants_logprobs=bool(i % 2),
+            penalty=(1.0, 1.3, 0.5)[i % 3],
+            text=tuple(range(i, vocab, 2 + i % 5)),
         )
         for i in range(num)
     ]
@@ -205,6 +214,7 @@ def test_a_draw_is_that_of_the_engines_own_sampler(
             np.array(columns["key"], np.uint64),
             np.array([start.position + 1 for start in starts], np.uint64),
             wants_logprobs=True,
+            penalties=tuple(Penalty(start.text, (), start.penalty, 0.0, 0.0) for start in starts),
         ),
     )
     assert expected.logprobs is not None and expected.certainty is not None
@@ -217,6 +227,9 @@ def test_a_draw_is_that_of_the_engines_own_sampler(
     np.testing.assert_allclose(facts[1::2, 0], expected.logprobs[1::2], atol=1e-5)
     np.testing.assert_allclose(facts[1::2, 1], expected.certainty[1::2], atol=1e-4)
     assert (facts[::2] == 0).all()  # nobody asked
+    news = [{token} if start.penalty != 1 else set() for start, token in zip(starts, expected.tokens, strict=True)]
+    texts = [set(start.text) | new for start, new in zip(starts, news, strict=True)]
+    assert [tokens_of(words) for words in buffers.presence[:num]] == texts
 
 
 def drawn_tokens(weights: StepWeights, logits: list[float], num: int, **changes: Any) -> set[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -132,32 +133,29 @@ def test_a_broken_file_beside_the_tokenizer_is_named(content: str, words: str, t
 @pytest.mark.parametrize(
     ("stated", "recommended"),
     [
-        ({"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1}, [0.6, 0.95, 20, 0.1]),
-        ({"temperature": 0, "top_p": 1.0, "top_k": 0, "min_p": 0, "eos_token_id": 1}, [None] * 4),  # off, all of them
-        ({"temperature": None, "top_p": "0.9", "top_k": True}, [None] * 4),
+        ({"do_sample": True, "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.1}, [0.6, 0.95, 20, 0.1, None]),
+        ({"temperature": 0, "top_p": 1.0, "top_k": 0, "min_p": 0, "repetition_penalty": 1.0}, [None] * 5),  # all off
+        ({"temperature": None, "top_p": "0.9", "top_k": True, "repetition_penalty": "1.1"}, [None] * 5),
+        ({"repetition_penalty": 1.05, "presence_penalty": 1.5}, [None, None, None, None, 1.05]),
     ],
 )
 def test_the_sampling_that_a_models_authors_recommend_is_known(stated: dict, recommended: list, tmp_path) -> None:
     (folder(tmp_path, PLAIN) / "generation_config.json").write_text(json.dumps(stated))
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
     told = dict(Text(tmp_path).recommended)
-    assert [told.get(name) for name in ("temperature", "top_p", "top_k", "min_p")] == recommended
+    assert [told.get(name) for name in names] == recommended
     drawn = Capabilities("m", 10, recommended=Text(tmp_path).recommended).as_recommended(Sampling(max_tokens=7))
     usual = Sampling(max_tokens=7)
-    for name, value in zip(("temperature", "top_p", "top_k", "min_p"), recommended, strict=True):
+    for name, value in zip(names, recommended, strict=True):
         assert getattr(drawn, name) == (getattr(usual, name) if value is None else value)
 
 
-@pytest.mark.parametrize(
-    ("stated", "unapplied"),
-    [
-        ({"repetition_penalty": 1.05, "temperature": 0.7}, {"repetition_penalty": 1.05}),
-        ({"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": None}, {}),
-        ({"presence_penalty": 1.5, "repetition_penalty": "1.1"}, {"presence_penalty": 1.5}),
-    ],
-)
-def test_penalties_that_a_models_authors_state_are_known_apart(stated: dict, unapplied: dict, tmp_path) -> None:
-    (folder(tmp_path, PLAIN) / "generation_config.json").write_text(json.dumps(stated))
-    assert dict(Text(tmp_path).unapplied) == unapplied
+def test_what_an_engine_cannot_honour_of_the_recommended_sampling_is_left_out_and_named() -> None:
+    stated = (("temperature", 0.7), ("top_k", 20.0), ("repetition_penalty", 1.05))
+    able = Capabilities("m", 10, recommended=stated)
+    narrow = able.without_settings("repetition_penalty", "min_p")
+    assert narrow.recommended == stated[:2] and narrow.unapplied == stated[2:] and not able.unapplied
+    assert narrow.as_recommended(Sampling()) == replace(Sampling(), temperature=0.7, top_k=20)
 
 
 PARTS = (

@@ -45,6 +45,7 @@ VALUES = {
         "logprobs": "True",
         "top_p": "1",
         "min_p": "0.1",
+        "repetition_penalty": "1.1",
         "temperature": "0.8",
     },
     **{"flops": "1e15", "device": "'cpu'", "dtype": "'float32'", "base_url": "'http://127.0.0.1:9/v1'"},

@@ -119,13 +119,14 @@ def test_rendering_knows_whether_the_think_block_is_open(engine) -> None:
     assert engine.decode(prompt.token_ids) == prompt.text and prompt.rendered_len == len(prompt.token_ids)
 
 
-def greedy_of_transformers(folder, prompt: Prompt) -> tuple[int, ...]:
+def greedy_of_transformers(folder, prompt: Prompt, **settings: float) -> tuple[int, ...]:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         ids = torch.tensor([prompt.token_ids])
-        expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=40, do_sample=False)
+        ones = torch.ones_like(ids)
+        expected = model.generate(ids, attention_mask=ones, max_new_tokens=40, do_sample=False, **settings)
     return tuple(expected[0, len(prompt.token_ids) :].tolist())
 
 
@@ -284,6 +285,19 @@ def test_logprobs_equal_those_the_engine_gives_to_the_same_ids(engine) -> None:
         assert all(value >= 0 for value in completion.certainty)
 
     asyncio.run(go())
+
+
+@pytest.mark.parametrize("piece", [40, 7])
+def test_a_repetition_penalty_is_that_of_transformers_however_a_draw_is_cut(engine, folder, piece: int) -> None:
+    prompt = asked = ask(engine, "What is it?")
+    sampling = Sampling(temperature=0, max_tokens=piece, repetition_penalty=1.3)
+    while len(prompt.generated_ids) < 40:
+        (part,) = asyncio.run(engine.generate(prompt, sampling, range(1), lambda _: None))
+        prompt = prompt.then(part)
+        if part.finish_reason != "length":
+            break
+    assert prompt.generated_ids[:40] == greedy_of_transformers(folder, asked, repetition_penalty=1.3)
+    assert prompt.generated_ids[:40] != greedy_of_transformers(folder, asked)
 
 
 def test_penalties_count_the_draw_and_the_prompt_of_each_request_alone(engine) -> None:

@@ -82,6 +82,12 @@ def test_the_tightest_cuts_leave_the_greedy_draw_alone(server: OpenAIServer, cut
     assert {one.token_ids for one in drawn} == {greedy.token_ids}
 
 
+def test_a_repetition_penalty_is_sent_where_it_is_set_and_switched_off_elsewhere(server: OpenAIServer) -> None:
+    for setting in ({}, {"repetition_penalty": 1.2}):
+        once(by_ids(server), **setting)
+        assert server.generations()[-1]["repetition_penalty"] == setting.get("repetition_penalty", 1.0)
+
+
 def test_a_continued_draw_gets_other_random_numbers_than_its_beginning_and_the_same_ones_every_time(
     server: OpenAIServer,
 ) -> None:

@@ -92,6 +92,9 @@ def test_what_the_server_tells_beside_its_api_is_known(server: OpenAIServer) -> 
     assert engine.served == {"model id": "served", "model file": "served.gguf", "llama.cpp version": "b6000-abc"}
     body = server.generations()[-1]
     assert (body["top_k"], body["repeat_penalty"], body["stream"]) == (0, 1.0, False)
+    once(engine, repetition_penalty=1.2)
+    body = server.generations()[-1]
+    assert (body["repeat_penalty"], body["repeat_last_n"]) == (1.2, 2048)  # over the whole text, not its own 64 tokens
 
 
 def test_stop_ids_go_to_the_server_as_text_where_no_other_token_holds_it(server: OpenAIServer) -> None:

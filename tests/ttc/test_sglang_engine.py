@@ -169,6 +169,14 @@ def test_draws_are_keyed_by_path_and_go_out_one_by_one(shared: Shared) -> None:
     assert "sampling_seed" not in greedy["sampling_params"] and greedy["sampling_params"]["top_k"] == -1
 
 
+def test_a_repetition_penalty_is_refused_since_sglang_starts_it_anew_with_every_request(shared: Shared) -> None:
+    async def body(engine: Any) -> None:
+        await draw(engine, range(1), repetition_penalty=1.1)
+
+    with pytest.raises(Unsupported, match="leave repetition_penalty at 1"):
+        with_engine(shared[1], body)
+
+
 # -- log-probabilities and streams -----------------------------------------------------------------------------------
 
 

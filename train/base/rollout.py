@@ -149,14 +149,14 @@ class Collector:
         self, engine: Engine, *, strategy: Strategy, sampling: Sampling, thinking: Thinking | None, seed: int
     ) -> None:
         """Refuse what would make the update wrong; `seed` is the run's."""
-        cuts = {"top_p": (sampling.top_p, 1), "top_k": (sampling.top_k, None), "min_p": (sampling.min_p, 0)}
-        wrong = {name: value for name, (value, off) in cuts.items() if value != off}
+        neutral = {"top_p": 1, "top_k": None, "min_p": 0, "repetition_penalty": 1}
+        wrong = {name: getattr(sampling, name) for name, off in neutral.items() if getattr(sampling, name) != off}
         if sampling.temperature != 1 or wrong:
             settings = ", ".join(
                 f"{name} {value:g}" for name, value in (("temperature", sampling.temperature), *wrong.items())
             )
             raise ConfigError(
-                "rollout.temperature must be 1, without top_p, top_k and min_p: only then are the engine's "
+                f"rollout.temperature must be 1, without {', '.join(neutral)}: only then are the engine's "
                 f"log-probabilities those of the policy that is trained (got {settings})"
             )
         if not (engine.capabilities.token_ids and engine.capabilities.logprobs):

@@ -133,6 +133,10 @@ class SamplingOptions:
         None, "sample from tokens with at least this share of the likeliest one's probability", metavar="P",
         group="sampling",
     )  # fmt: skip
+    repetition_penalty: float | None = option(
+        None, "above 1, tokens that the text contains already become less likely (1: off)", metavar="FACTOR",
+        group="sampling",
+    )  # fmt: skip
     max_tokens: int | None = option(None, "cap on one sample, thinking included", metavar="TOKENS", group="sampling")
     seed: int | None = option(None, "seed of all random draws (default: a new one, which is shown)", group="sampling")
 
@@ -288,8 +292,9 @@ def resolve_sampling(options: SamplingOptions, default: Sampling) -> Sampling:
 
 
 def chooses_sampling(options: SamplingOptions) -> bool:
-    """Whether the options set a temperature or a cut."""
-    return any(value is not None for value in (options.temperature, options.top_p, options.top_k, options.min_p))
+    """Whether the options set what a model's authors recommend."""
+    names = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+    return any(getattr(options, name) is not None for name in names)
 
 
 def as_recommended(sampling: Sampling, options: SamplingOptions, capabilities: Capabilities) -> Sampling:

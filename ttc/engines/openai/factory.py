@@ -143,11 +143,14 @@ def _engine(
     from ttc.engines.openai.chat import ChatDialect, PlainDialect
     from ttc.engines.openai.engine import RemoteEngine, RemoteTokenEngine
     from ttc.engines.openai.ids import IdsDialect, ScoringEngine
+    from ttc.engines.openai.wire import EXTRA_SETTINGS
 
     if local is None:
         return RemoteEngine(ChatDialect(features), features, capabilities, connection, None)
     text = local.text
-    capabilities = replace(capabilities, shape=local.shape, recommended=text.recommended, unapplied=text.unapplied)
+    capabilities = replace(capabilities, shape=local.shape, recommended=text.recommended)
+    if not features.extras:
+        capabilities = capabilities.without_settings(*EXTRA_SETTINGS)
     if features.ids:
         capabilities = replace(
             capabilities,

@@ -119,6 +119,8 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
     if features.extras:
         fields |= {"min_p": 0.0, "skip_special_tokens": False, "stop_token_ids": list(sampling.stop_token_ids)}
         fields |= _OFF_LLAMA if features.llama else _OFF
+    if sampling.repetition_penalty != 1:
+        fields |= _penalty(sampling.repetition_penalty, features)
     if features.verbose:
         fields["verbose"] = True
     return fields | {name: value for name, value in optional.items() if value is not None}
@@ -127,6 +129,21 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
 _OFF = {"top_k": -1, "repetition_penalty": 1.0}
 _OFF_LLAMA = {"top_k": 0, "repeat_penalty": 1.0}
 """What switches off the cuts and penalties that a server would take by default, as vLLM and as llama.cpp read it."""
+EXTRA_SETTINGS = ("top_k", "min_p", "repetition_penalty")
+"""Settings of `Sampling` that OpenAI's own API does not have."""
+
+
+def _penalty(factor: float, features: Features) -> Mapping[str, Any]:
+    """A repetition penalty over the whole text; llama.cpp's own covers the last 64 tokens only."""
+    if not features.llama:
+        return {"repetition_penalty": factor}
+    return {"repeat_penalty": factor, "repeat_last_n": features.max_context or _LONGEST}
+
+
+_LONGEST = 1 << 16
+"""Tokens that a penalty of llama.cpp covers where the context is not known; some versions take -1 for none."""
+
+
 VERBOSE = "__verbose"
 """Where llama.cpp's own answer stands in a chunk."""
 

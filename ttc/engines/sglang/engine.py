@@ -40,6 +40,7 @@ class SGLangEngine(StreamingTokenEngine):
     def __init__(self, server: SGLangServer, text: Text, capabilities: Capabilities) -> None:
         """`text` is the tokenizer of the model that `server` serves."""
         super().__init__(text, capabilities)
+        self._capabilities = self._capabilities.without_settings("repetition_penalty")
         self._server = server
         self._live = 0
 
@@ -171,5 +172,10 @@ class SGLangEngine(StreamingTokenEngine):
             raise Unsupported(
                 "sglang reports log-probabilities at the sampling temperature: "
                 "start the server with SGLANG_RETURN_ORIGINAL_LOGPROB=1"
+            )
+        if sampling.repetition_penalty != 1:
+            raise Unsupported(
+                "sglang applies a repetition penalty to the tokens of one request, not to the whole text: "
+                "use --engine vllm or embedded, or leave repetition_penalty at 1"
             )
         return super()._check(prompt, sampling)

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from ttc.core import (
-    PENALTIES,
     Message,
     Prompt,
     TextMarker,
@@ -69,7 +68,7 @@ class Text:
         self._control = sorted(_control(self._tokenizer), key=len, reverse=True)
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
         authors = _read(folder, "generation_config.json")
-        self.recommended, self.unapplied = _recommended(authors), _unapplied(authors)
+        self.recommended = _recommended(authors)
         self.handover: str | None = about.get("handover") or (
             None if self.markers is None or self.markers == MARKERS[0] else default_handover(self.markers[1])
         )
@@ -339,22 +338,17 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
     return values
 
 
-_BELOW = {"temperature": 100.0, "top_p": 1.0, "top_k": 1 << 20, "min_p": 1.0}
+_BELOW = {"temperature": 100.0, "top_p": 1.0, "top_k": 1 << 20, "min_p": 1.0, "repetition_penalty": 100.0}
 """Settings that a model's authors may recommend, all above 0; what is not below these is off, or a mistake."""
+_OFF = {"repetition_penalty": 1.0}
+"""What is off although it lies in that range."""
 
 
 def _recommended(stated: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
     """The settings of sampling that generation_config.json states."""
     values = {name: stated.get(name) for name in _BELOW}
     numbers = {name: v for name, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    return tuple((name, number) for name, number in numbers.items() if 0 < number < _BELOW[name])
-
-
-def _unapplied(stated: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """The penalties that generation_config.json states."""
-    values = {name: stated.get(name) for name in PENALTIES}
-    numbers = {name: v for name, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    return tuple((name, v) for name, v in numbers.items() if v != (1 if name == "repetition_penalty" else 0))
+    return tuple((name, v) for name, v in numbers.items() if 0 < v < _BELOW[name] and v != _OFF.get(name))
 
 
 def _eos_ids(folder: Path, extra: int | None) -> tuple[int, ...]:

@@ -86,7 +86,7 @@ class TokenEngine:
     def __init__(self, text: Text, capabilities: Capabilities) -> None:
         """`text` is the tokenizer of the model that runs."""
         self._text = text
-        self._capabilities = replace(capabilities, recommended=text.recommended, unapplied=text.unapplied)
+        self._capabilities = replace(capabilities, recommended=text.recommended)
         self._rules: dict[tuple[tuple[str, ...], tuple[int, ...]], StopRule] = {}
         self._pieces: list[str] = []
         self._total = Usage()

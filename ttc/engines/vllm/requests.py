@@ -214,6 +214,7 @@ def fields_of(sampling: Sampling, path: Path, ids: Sequence[int], capabilities: 
         "top_p": sampling.top_p,
         "top_k": sampling.top_k or 0,
         "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
         "max_tokens": sampling.max_tokens,
         "seed": seeds.derive(sampling.seed or 0, path, len(ids)) >> 1 if is_random else None,
         "stop": list(sampling.stop),

@@ -118,6 +118,8 @@ class Batch:
         if request.make_guide is not None:
             for draw in draws:
                 draw.guide = request.make_guide()
+        for draw in draws:
+            draw.penalty = _penalty(draw)
         self._wait(request.problem_id, request.ids, draws)
 
     def _wait(self, problem_id: str, ids: tuple[int, ...], draws: Sequence[LiveDraw]) -> None:
@@ -444,7 +446,7 @@ class Batch:
 def _table(draws: Sequence[LiveDraw]) -> Rows:
     """The sampler's settings for `draws`, whose next token is at position + 1 of the newest."""
     settings = [draw.request.sampling for draw in draws]
-    penalties = tuple(map(_penalty, draws))
+    penalties = tuple(draw.penalty for draw in draws)
     return Rows(
         temperature=np.array([heat(s.temperature) for s in settings], np.float32),
         top_p=np.array([s.top_p for s in settings], np.float32),
@@ -460,11 +462,9 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
 
 
 def _penalty(draw: LiveDraw) -> Penalty | None:
-    """What lowers the logits of tokens that the draw's text has; None where nothing does."""
-    sampling = draw.request.sampling
-    if not isinstance(sampling, ExtraSampling):
-        return None
-    factor, once, each = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
-    if (factor, once, each) == (1, 0, 0):
-        return None
-    return Penalty(draw.request.ids, draw.ids, factor, once, each)
+    """What lowers the logits of tokens that the draw's text contains; None where nothing does."""
+    sampling, factor = draw.request.sampling, draw.request.sampling.repetition_penalty
+    once = each = 0.0
+    if isinstance(sampling, ExtraSampling):
+        once, each = sampling.presence_penalty, sampling.frequency_penalty
+    return None if (factor, once, each) == (1, 0, 0) else Penalty(draw.request.ids, draw.ids, factor, once, each)

@@ -45,6 +45,7 @@ __all__ = [
     "gate",
     "join",
     "load",
+    "lower",
     "move",
     "norm",
     "serves",
@@ -740,6 +741,18 @@ def draw(
             below += weights[j]
             if below > goal:
                 break
+
+
+@_compiled
+def lower(logits: Any, ids: Any, counts: Any, factor: float, once: float, each: float) -> None:
+    """Penalize tokens in logits (V) as `sampler.Penalty` says; `counts` is how often each of `ids` was drawn."""
+    for place in range(len(ids)):
+        token = ids[place]
+        value = _wide(logits[token])
+        value = value / np.float32(factor) if value > _ZERO else value * np.float32(factor)
+        if counts[place] > _ZERO:
+            value -= np.float32(once) + np.float32(each) * counts[place]
+        logits[token] = _stored(value, logits)
 
 
 @_Rows

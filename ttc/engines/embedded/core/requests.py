@@ -25,6 +25,7 @@ from ttc.core import (
     UsageSink,
 )
 from ttc.engines.embedded.core.pool import Segment
+from ttc.engines.embedded.core.sampler import Penalty
 from ttc.engines.embedded.core.tenants import Tenant
 from ttc.engines.shared.tokens import StopRule
 from ttc.errors import EngineError, Unsupported
@@ -86,6 +87,7 @@ class LiveDraw:
     late: int = 0  # tokens that a device had sampled by the time its end was seen
     segment: Segment | None = None
     guide: Guide | None = None
+    penalty: Penalty | None = None
     fault: Unsupported | None = None  # why its guide cannot go on
 
     @property

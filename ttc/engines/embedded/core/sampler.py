@@ -41,29 +41,56 @@ def heat(temperature: float) -> float:
     return temperature if temperature >= _COLDEST else 0.0
 
 
-@dataclass(frozen=True, slots=True)
 class Penalty:
-    """What lowers the logits of tokens that stand in a text already, as in vLLM.
+    """What lowers the logits of tokens that a text contains, as in vLLM.
 
-    `factor` divides those above 0, and multiplies others, of tokens of the prompt or the draw (Keskar et al. 2019,
-    arXiv 1909.05858); `once` and `each` are taken from those of tokens that the draw has, `each` for each time.
+    A step costs a few operations on the distinct tokens of the text: they are collected once, then token by token.
     """
 
-    prompt: Sequence[int]
-    drawn: Sequence[int]
-    factor: float
-    once: float
-    each: float
+    def __init__(self, prompt: Sequence[int], drawn: Sequence[int], factor: float, once: float, each: float) -> None:
+        """Follow a draw, whose tokens `drawn` will be.
+
+        Args:
+            prompt: token ids before the draw.
+            drawn: its token ids; may grow between calls of `lower`.
+            factor: divides logits above 0, and multiplies others, of tokens of prompt or draw (Keskar et al. 2019).
+            once: is subtracted from the logit of each token that was drawn (presence penalty).
+            each: the same, for each time that it was drawn (frequency penalty).
+        """
+        ids = list(dict.fromkeys(prompt))
+        self._drawn, self._num_read = drawn, 0
+        self._factor, self._once, self._each = factor, once, each
+        self._places = {token: place for place, token in enumerate(ids)}
+        self._ids: npt.NDArray[np.int64] = np.array([*ids, *[0] * _SPARE], np.int64)
+        self._counts: npt.NDArray[np.float32] = np.zeros(len(self._ids), np.float32)
 
     def lower(self, logits: torch.Tensor) -> None:
         """Change the logits (V) of the next token."""
-        if self.factor != 1:
-            ids = torch.tensor([*self.prompt, *self.drawn], device=logits.device).unique()
-            values = logits[ids].float()
-            logits[ids] = torch.where(values > 0, values / self.factor, values * self.factor).to(logits.dtype)
-        if self.drawn:
-            ids, counts = torch.tensor(self.drawn, device=logits.device).unique(return_counts=True)
-            logits[ids] -= (self.once + self.each * counts).to(logits.dtype)
+        self._read()
+        history = self._ids[: len(self._places)], self._counts[: len(self._places)]
+        kernels = native(logits.device, logits.dtype)
+        if kernels is not None:
+            kernels.lower(kernels.array(logits), *history, self._factor, self._once, self._each)
+            return
+        ids, counts = (torch.from_numpy(each).to(logits.device) for each in history)
+        values = logits[ids].float()
+        values = torch.where(values > 0, values / self._factor, values * self._factor)
+        logits[ids] = (values - self._once * (counts > 0) - self._each * counts).to(logits.dtype)
+
+    def _read(self) -> None:
+        """Count what was drawn since the last call."""
+        for token in self._drawn[self._num_read :]:
+            place = self._places.setdefault(token, len(self._places))
+            if place == len(self._ids):
+                self._ids, self._counts = np.resize(self._ids, 2 * place), np.resize(self._counts, 2 * place)
+                self._counts[place:] = 0
+            self._ids[place] = token
+            self._counts[place] += 1
+        self._num_read = len(self._drawn)
+
+
+_SPARE = 64
+"""Places for tokens that are not in the prompt, at first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """The static buffers of the step: whatever a captured graph holds an address of, except weights and keys.
 
-Cost: a few hundred bytes a row and the activations of one layer; logits and masks are the large ones (256 rows of a
-vocabulary of 152k in bf16: 78 MB and 5 MB). `first(rows)` are views of the leading rows: a bucket of the same memory.
+Cost: a few hundred bytes a row and the activations of one layer; logits, masks and presence are the large ones (256
+rows of a vocabulary of 152k in bf16: 78 MB, 5 MB and 5 MB). `first(rows)` are views of the leading rows: a bucket of
+the same memory.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class StepBuffers:
     slots: torch.Tensor  # int32: page * PAGE + offset where its keys go, or -1
     turn: torch.Tensor  # int32 (2): the step of the block that runs, and the next
     masks: torch.Tensor  # int32 (masks, words): bit v % 32 of word v // 32 allows token v; a record names its mask
+    presence: torch.Tensor  # int32 (rows, words): the tokens in a row's text, likewise; kept under a penalty only
     output: torch.Tensor
     x: torch.Tensor  # the residual stream
     normed: torch.Tensor
@@ -66,6 +68,7 @@ class StepBuffers:
             slots=ints(rows),
             turn=ints(2),
             masks=ints(rows, -(-dims.vocab // 32)),
+            presence=ints(rows, -(-dims.vocab // 32)),
             output=ints(ahead, rows, 3),
             x=floats(dims.hidden),
             normed=floats(dims.hidden),
@@ -91,7 +94,7 @@ class StepBuffers:
     @property
     def lasting(self) -> tuple[torch.Tensor, ...]:
         """What lives from one step to the next."""
-        return self.inputs, self.state, self.turn, self.output
+        return self.inputs, self.state, self.turn, self.presence, self.output
 
     def first(self, rows: int) -> StepBuffers:
         """Views of the leading rows; a row that waits may still name a mask that stood behind them."""

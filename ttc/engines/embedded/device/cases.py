@@ -70,8 +70,8 @@ def _activate(name: str, *, gelu: bool, folded: bool) -> Case:
 
 
 def _survey(name: str) -> Case:
-    types = _types(_bf16="logits", _i32="masks inputs positions", _fp32="stats", i32="stride words vocab")
-    sizes = {"INVERSE": record.INVERSE, "WANTS": record.WANTS, "MASK": record.MASK}
+    types = _types(_bf16="logits", _i32="masks presence inputs positions", _fp32="stats", i32="stride words vocab")
+    sizes = {"INVERSE": record.INVERSE, "PENALTY": record.PENALTY, "WANTS": record.WANTS, "MASK": record.MASK}
     return _case(name, survey_block, types, sizes | {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK}, {"num_warps": WARPS})
 
 
@@ -79,10 +79,10 @@ def _draw(name: str) -> Case:
     types = _types(
         _bf16="logits",
         _fp32="stats",
-        _i32="masks inputs state positions turn output",
+        _i32="masks presence inputs state positions turn output",
         i32="stride words vocab ahead all_rows num_blocks",
     )
-    names = ("INVERSE", "TOP_P", "TOP_K", "MIN_P", "KEY", "WANTS", "MASK", "STOPS", "NUM_STOPS")
+    names = ("INVERSE", "TOP_P", "TOP_K", "MIN_P", "PENALTY", "KEY", "WANTS", "MASK", "STOPS", "NUM_STOPS")
     sizes = {name: getattr(record, name) for name in names}
     sizes |= {"NUM_STATS": NUM_STATS, "BLOCK": BLOCK, "BLOCKS": 128, "PIVOTS": 8}
     return _case(name, draw_row, types, sizes, LAUNCH)

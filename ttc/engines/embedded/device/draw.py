@@ -1,12 +1,13 @@
 """The second pass of the sampler: one token per row, its log-probability where wanted, stop test, next position.
 
-The definition is that of `ttc.engines.embedded.core.sampler`: temperature, then top-k, then top-p, then min-p; tokens
-tied with the last kept one are kept; the inverse of the cumulative weights at the row's own uniform number. There is no
-sort: the weight of the last kept token is the largest t for which as much as is wanted lies at t and above, and both
-the count and the mass above t fall with t, so t is searched among the bit patterns of fp32, eight pivots a pass, ten
-passes. A pass skips blocks whose maximum lies below what is still in question: after a few, nearly all. Rows without
-top-k and top-p skip the search; min-p needs none, since the highest weighs 1. Sums over blocks are fp64, in fixed
-order: no atomics, so a row's draw never depends on others.
+The definition is that of `ttc.engines.embedded.core.sampler`: repetition penalty, temperature, then top-k, then
+top-p, then min-p; tokens tied with the last kept one are kept; the inverse of the cumulative weights at the row's own
+uniform number. There is no sort: the weight of the last kept token is the largest t for which as much as is wanted lies
+at t and above, and both the count and the mass above t fall with t, so t is searched among the bit patterns of fp32,
+eight pivots a pass, ten passes. A pass skips blocks whose maximum lies below what is still in question: after a few,
+nearly all. Rows without top-k and top-p skip the search; min-p needs none, since the highest weighs 1. Sums over blocks
+are fp64, in fixed order: no atomics, so a row's draw never depends on others. Under a penalty, the token drawn is added
+to the row's text.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
@@ -16,9 +17,20 @@ import triton
 import triton.language as tl
 
 from ttc.engines.embedded.device.buffers import NUM_STATS, WARPS, StepBuffers
-from ttc.engines.embedded.device.rows import INVERSE, KEY, MASK, MIN_P, NUM_STOPS, STOPS, TOP_K, TOP_P, WANTS
+from ttc.engines.embedded.device.rows import (
+    INVERSE,
+    KEY,
+    MASK,
+    MIN_P,
+    NUM_STOPS,
+    PENALTY,
+    STOPS,
+    TOP_K,
+    TOP_P,
+    WANTS,
+)
 from ttc.engines.embedded.device.shape import StepWeights
-from ttc.engines.embedded.device.survey import allowed
+from ttc.engines.embedded.device.survey import allowed, lowered
 from ttc.engines.embedded.device.uniform import uniform_of
 
 __all__ = ["draw", "draw_row"]
@@ -32,18 +44,20 @@ LAUNCH = {"num_warps": WARPS, "maxnreg": 128}
 
 
 @triton.jit
-def _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK: tl.constexpr):
+def _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK: tl.constexpr):
     """exp(scaled logit - top) of a block, 0 where it is not allowed."""
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < vocab
-    raw = tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
-    return tl.where(allowed(masks, slot, column, inside, words), tl.exp(raw * inverse - top), 0.0)
+    value = lowered(logits, presence, penalty, column, inside, words)
+    return tl.where(allowed(masks, slot, column, inside, words), tl.exp(value * inverse - top), 0.0)
 
 
 @triton.jit
 def _above(
     logits,
     masks,
+    presence,
+    penalty,
     slot,
     words,
     vocab,
@@ -62,7 +76,7 @@ def _above(
     for block in range(0, num_blocks):
         # The margin covers a product and a difference that one kernel rounds once and another twice.
         if tl.exp(tl.load(peaks + block) - top) * 1.001 >= floor:
-            weight = _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK)
+            weight = _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK)
             unit = tl.full((BLOCK,), 1.0, tl.float32) if COUNT else weight
             part = tl.sum(tl.where(weight[:, None] >= pivots[None, :], unit[:, None], 0.0), 0)
             total += part.to(tl.float64)
@@ -73,6 +87,8 @@ def _above(
 def _threshold(
     logits,
     masks,
+    presence,
+    penalty,
     slot,
     words,
     vocab,
@@ -94,7 +110,22 @@ def _threshold(
         bits = low + width * number
         pivots, floor = bits.to(tl.float32, bitcast=True), low.to(tl.float32, bitcast=True)
         total = _above(
-            logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, pivots, floor, COUNT, BLOCK, PIVOTS
+            logits,
+            masks,
+            presence,
+            penalty,
+            slot,
+            words,
+            vocab,
+            inverse,
+            top,
+            peaks,
+            num_blocks,
+            pivots,
+            floor,
+            COUNT,
+            BLOCK,
+            PIVOTS,
         )
         # The first pivot is known to hold enough; sums that rounding lowered must not lose it.
         enough = ((total >= goal) | (number == 0)) & (bits < high)
@@ -107,6 +138,8 @@ def _threshold(
 def _floor(
     logits,
     masks,
+    presence,
+    penalty,
     slot,
     words,
     vocab,
@@ -125,23 +158,88 @@ def _floor(
     if (top_k > 0) & (top_k < vocab):
         goal = top_k.to(tl.float64)
         low = _threshold(
-            logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, goal, low, True, BLOCK, PIVOTS
+            logits,
+            masks,
+            presence,
+            penalty,
+            slot,
+            words,
+            vocab,
+            inverse,
+            top,
+            peaks,
+            num_blocks,
+            goal,
+            low,
+            True,
+            BLOCK,
+            PIVOTS,
         )
         # The mass of exactly k tokens: those above the last, and as many of its weight as are still missing.
         last, next_up = low.to(tl.float32, bitcast=True), (low + 1).to(tl.float32, bitcast=True)
         pivots = tl.zeros((1,), tl.float32) + next_up
         num = tl.sum(
-            _above(logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, pivots, last, True, BLOCK, 1), 0
+            _above(
+                logits,
+                masks,
+                presence,
+                penalty,
+                slot,
+                words,
+                vocab,
+                inverse,
+                top,
+                peaks,
+                num_blocks,
+                pivots,
+                last,
+                True,
+                BLOCK,
+                1,
+            ),
+            0,
         )
         mass = tl.sum(
-            _above(logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, pivots, last, False, BLOCK, 1),
+            _above(
+                logits,
+                masks,
+                presence,
+                penalty,
+                slot,
+                words,
+                vocab,
+                inverse,
+                top,
+                peaks,
+                num_blocks,
+                pivots,
+                last,
+                False,
+                BLOCK,
+                1,
+            ),
             0,
         )
         mass += (goal - num) * last.to(tl.float64)
     if top_p < 1.0:
         goal = top_p.to(tl.float64) * mass
         low = _threshold(
-            logits, masks, slot, words, vocab, inverse, top, peaks, num_blocks, goal, low, False, BLOCK, PIVOTS
+            logits,
+            masks,
+            presence,
+            penalty,
+            slot,
+            words,
+            vocab,
+            inverse,
+            top,
+            peaks,
+            num_blocks,
+            goal,
+            low,
+            False,
+            BLOCK,
+            PIVOTS,
         )
     return low.to(tl.float32, bitcast=True)
 
@@ -150,6 +248,8 @@ def _floor(
 def _sample(
     logits,
     masks,
+    presence,
+    penalty,
     stats,
     record,
     position,
@@ -176,14 +276,29 @@ def _sample(
     if (top_p < 1.0) | (top_k > 0):
         total = tl.sum(mass.to(tl.float64), 0)
         least = _floor(
-            logits, masks, slot, words, vocab, inverse, top, stats, num_blocks, total, top_k, top_p, BLOCK, PIVOTS
+            logits,
+            masks,
+            presence,
+            penalty,
+            slot,
+            words,
+            vocab,
+            inverse,
+            top,
+            stats,
+            num_blocks,
+            total,
+            top_k,
+            top_p,
+            BLOCK,
+            PIVOTS,
         )
         floor = tl.maximum(floor, least)
     if floor > 0.0:
         mass = tl.zeros((BLOCKS,), tl.float32)
         for block in range(0, num_blocks):
             if tl.exp(tl.load(stats + block) - top) * 1.001 >= floor:
-                weight = _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK)
+                weight = _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK)
                 mass = tl.where(number == block, tl.sum(tl.where(weight >= floor, weight, 0.0), 0), mass)
 
     edges = tl.cumsum(mass.to(tl.float64), 0)
@@ -191,7 +306,7 @@ def _sample(
     goal = tl.sum(uniform_of(record + KEY, position), 0) * whole
     block = tl.minimum(tl.sum((edges <= goal).to(tl.int32), 0), tl.sum((edges < whole).to(tl.int32), 0))
     rest = goal - tl.max(tl.where(number < block, edges, 0.0), 0)
-    weight = _weights(logits, masks, slot, words, vocab, inverse, top, block, BLOCK)
+    weight = _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK)
     inner = tl.cumsum(tl.where(weight >= floor, weight, 0.0).to(tl.float64), 0)
     place = tl.sum((inner <= rest).to(tl.int32), 0)
     last = tl.sum((inner < tl.max(inner, 0)).to(tl.int32), 0)
@@ -202,6 +317,7 @@ def _sample(
 def draw_row(
     logits,
     masks,
+    presence,
     stats,
     inputs,
     state,
@@ -218,6 +334,7 @@ def draw_row(
     TOP_P: tl.constexpr,
     TOP_K: tl.constexpr,
     MIN_P: tl.constexpr,
+    PENALTY: tl.constexpr,
     KEY: tl.constexpr,
     WANTS: tl.constexpr,
     MASK: tl.constexpr,
@@ -239,9 +356,11 @@ def draw_row(
     else:
         record, own = inputs + row * stride, state + row * 4
         logits += row.to(tl.int64) * vocab
+        presence += row * words
         stats += row * NUM_STATS * num_blocks
         number = tl.arange(0, BLOCKS)
         inverse, slot = tl.load(record + INVERSE).to(tl.float32, bitcast=True), tl.load(record + MASK)
+        penalty = tl.load(record + PENALTY).to(tl.float32, bitcast=True)
         peak = tl.load(stats + number, mask=number < num_blocks, other=float("-inf"))
         top, best = tl.max(peak, 0, return_indices=True, return_indices_tie_break_left=True)
         token = tl.load(stats + 2 * num_blocks + best).to(tl.int32)
@@ -249,6 +368,8 @@ def draw_row(
             token = _sample(
                 logits,
                 masks,
+                presence,
+                penalty,
                 stats,
                 record,
                 position + 1,
@@ -271,6 +392,9 @@ def draw_row(
         tl.store(own + 2, position + 1)
         tl.store(own + 3, (tl.sum((ids == token).to(tl.int32), 0) > 0).to(tl.int32))
         tl.store(target, token)
+        if penalty != 1.0:
+            place = presence + token // 32
+            tl.store(place, tl.load(place) | (tl.full((), 1, tl.int32) << (token % 32)))
         if tl.load(record + WANTS) != 0:
             inside = number < num_blocks
             raw_peak = tl.load(stats + 3 * num_blocks + number, mask=inside, other=float("-inf"))
@@ -292,6 +416,7 @@ def draw(buffers: StepBuffers, weights: StepWeights) -> None:
     draw_row[(rows,)](
         buffers.logits,
         buffers.masks,
+        buffers.presence,
         buffers.stats,
         buffers.inputs,
         buffers.state,
@@ -308,6 +433,7 @@ def draw(buffers: StepBuffers, weights: StepWeights) -> None:
         TOP_P=TOP_P,
         TOP_K=TOP_K,
         MIN_P=MIN_P,
+        PENALTY=PENALTY,
         KEY=KEY,
         WANTS=WANTS,
         MASK=MASK,

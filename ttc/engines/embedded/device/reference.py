@@ -121,7 +121,8 @@ def draw(buffers: StepBuffers, weights: StepWeights) -> None:
     inputs, vocab = buffers.inputs, buffers.logits.shape[1]
     raw = buffers.logits.float()
     inverse = _floats(inputs[:, record.INVERSE])[:, None]
-    scaled = torch.where(inverse == 0, raw, raw * inverse).masked_fill(~_allowed(buffers), float("-inf"))
+    value = _lowered(buffers)
+    scaled = torch.where(inverse == 0, value, value * inverse).masked_fill(~_allowed(buffers), float("-inf"))
     probs = _filtered(torch.softmax(scaled.double(), -1), inputs)
     edges = probs.cumsum(-1)
     position = buffers.positions
@@ -133,6 +134,7 @@ def draw(buffers: StepBuffers, weights: StepWeights) -> None:
     ended = (inputs[:, record.STOPS : record.FIELDS] == token[:, None]).any(-1)
     after = torch.stack((token, position + 1, ended), 1).int()
     buffers.state[:, 1:].copy_(torch.where(runs[:, None], after, buffers.state[:, 1:]))
+    _note(buffers, token, runs)
     plain = torch.log_softmax(raw, -1)
     certainty = -plain.mean(-1) - math.log(vocab)
     facts = torch.stack((plain.gather(1, token[:, None])[:, 0], certainty), 1).view(torch.int32)
@@ -153,6 +155,27 @@ def _allowed(buffers: StepBuffers) -> torch.Tensor:
     column = torch.arange(buffers.logits.shape[1], device=slot.device)
     words = buffers.masks[slot.clamp(min=0)][:, column // 32]
     return (((words >> (column % 32).int()) & 1) == 1) | (slot < 0)[:, None]
+
+
+def _penalties(buffers: StepBuffers) -> torch.Tensor:
+    return _floats(buffers.inputs[:, record.PENALTY])[:, None]
+
+
+def _lowered(buffers: StepBuffers) -> torch.Tensor:
+    """The logits of each row under its repetition penalty, rounded as logits are."""
+    raw, penalty = buffers.logits.float(), _penalties(buffers)
+    column = torch.arange(raw.shape[1], device=raw.device)
+    stands = ((buffers.presence[:, column // 32] >> (column % 32).int()) & 1) == 1
+    low = torch.where(raw > 0, raw / penalty, raw * penalty).to(buffers.logits.dtype).float()
+    return torch.where(stands & (penalty != 1), low, raw)
+
+
+def _note(buffers: StepBuffers, token: torch.Tensor, runs: torch.Tensor) -> None:
+    """Add the token of each row under a penalty to its text."""
+    place = (token // 32)[:, None]
+    old = buffers.presence.gather(1, place)
+    new = old | (torch.ones_like(old) << (token % 32).int()[:, None])
+    buffers.presence.scatter_(1, place, torch.where(runs[:, None] & (_penalties(buffers) != 1), new, old))
 
 
 def _filtered(probs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:

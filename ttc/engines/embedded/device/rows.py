@@ -18,9 +18,9 @@ from ttc.errors import ConfigError
 
 __all__ = ["FIELDS", "NUM_STOPS", "RowStart", "write"]
 
-TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, MIN_P, KEY, WANTS, MASK, SLOT, STOPS = (
-    *(0, 1, 2, 3, 4, 5, 6, 7, 8),
-    *(9, 11, 12, 13, 14),
+TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, MIN_P, PENALTY, KEY, WANTS, MASK, SLOT, STOPS = (
+    *(0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
+    *(10, 12, 13, 14, 15),
 )
 NUM_STOPS = 8
 FIELDS = STOPS + NUM_STOPS
@@ -35,7 +35,8 @@ class RowStart:
     position `first` on. Where `slot` (page * PAGE + offset) is not -1, the keys of `token` alone go there, before
     `first`: all draws of a prompt share the place of its last token. Tokens are sampled up to the absolute position
     `limit`, the last one that the row may have. `top_k` 0, `top_p` 1 and `min_p` 0 mean off, `temperature` 0 greedy;
-    `key` is the draw's. A `masked` row waits for `constrain` before each token.
+    `key` is the draw's. A `masked` row waits for `constrain` before each token. A repetition `penalty` other than 1
+    lowers the tokens of `text`, which holds prompt and draw so far, and those that the row samples.
     """
 
     token: int
@@ -52,6 +53,8 @@ class RowStart:
     wants_logprobs: bool = False
     masked: bool = False
     slot: int = -1
+    penalty: float = 1.0
+    text: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if len(self.stop_ids) > NUM_STOPS:
@@ -66,7 +69,8 @@ def write(record: npt.NDArray[np.int32], row: RowStart, ticket: int) -> None:
     words = record.view(np.uint32)
     record[[TICKET, TOKEN, POSITION, FIRST]] = ticket, row.token, row.position, row.first
     inverse = 0.0 if row.temperature == 0 else np.float32(1.0) / np.float32(row.temperature)
-    record[[INVERSE, TOP_P, MIN_P]] = np.array([inverse, row.top_p, row.min_p], np.float32).view(np.int32)
+    floats = np.array([inverse, row.top_p, row.min_p, row.penalty], np.float32)
+    record[[INVERSE, TOP_P, MIN_P, PENALTY]] = floats.view(np.int32)
     record[[TOP_K, WANTS, MASK, SLOT]] = row.top_k, row.wants_logprobs, -1, row.slot
     words[KEY], words[KEY + 1] = row.key & 0xFFFFFFFF, row.key >> 32
     record[STOPS:FIELDS] = -1
@@ -77,6 +81,13 @@ def write(record: npt.NDArray[np.int32], row: RowStart, ticket: int) -> None:
 def write_pages(record: npt.NDArray[np.int32], pages: Sequence[int]) -> None:
     """Put the pages of a row into its record."""
     record[FIELDS : FIELDS + len(pages)] = pages
+
+
+def presence(row: RowStart, num_words: int) -> npt.NDArray[np.int32]:
+    """Bits of the row's text: v % 32 of word v // 32 is set where it contains token v."""
+    words, ids = np.zeros(num_words, np.uint32), np.array(row.text, np.int64)
+    np.bitwise_or.at(words, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
+    return words.view(np.int32)
 
 
 def room(row: RowStart, num_pages: int) -> int:

@@ -171,6 +171,7 @@ class DeviceStep:
         self.weights, self._attend, self._runtime, self._ops, self._ahead = weights, attend, runtime, ops, ahead
         self._rows: dict[int, _Row] = {}
         self._masks: dict[int, npt.NDArray[np.int32]] = {}
+        self._fresh: set[int] = set()  # tickets under a penalty whose texts the device does not have yet
         self._next_ticket, self._turn, self._parity = 1, 0, 0
         self._queued: _Block | None = None
         self._allocate(max_rows, 8)
@@ -188,6 +189,8 @@ class DeviceStep:
         index = self._free.pop()
         record.write(self._records[index], row, ticket)
         self._rows[ticket] = _Row(row, index, len(row.pages), row.position)
+        if row.penalty != 1:
+            self._fresh.add(ticket)
         self._limit(ticket)
         return ticket
 
@@ -212,6 +215,7 @@ class DeviceStep:
         """Drop a row; tokens that are still to come for it are overrun."""
         row = self._rows.pop(ticket)
         self._masks.pop(ticket, None)
+        self._fresh.discard(ticket)
         self._records[row.index, record.LIMIT] = 0
         self._free.append(row.index)
         self._free.sort(reverse=True)  # low rows first: a small bucket for few rows
@@ -294,13 +298,22 @@ class DeviceStep:
         return min(next((size for size in BUCKETS if size >= used), used), self._buffers.x.shape[0])
 
     def _send(self) -> None:
-        """One pinned transfer of all records where one changed, and one of the masks where there are any."""
+        """One pinned transfer of all records where one changed, one of the masks where there are any.
+
+        And one of the text of each new row under a penalty.
+        """
         if self._masks:
             masks = self._mask_staging[self._parity]
             for slot, (ticket, words) in enumerate(self._masks.items()):
                 masks[slot].numpy()[:] = words
                 self._records[self._rows[ticket].index, record.MASK] = slot
             self._buffers.masks[: len(self._masks)].copy_(masks[: len(self._masks)], non_blocking=True)
+        for ticket in self._fresh:
+            row = self._rows[ticket]
+            staged = self._presence_staging[self._parity][row.index]
+            staged.numpy()[:] = record.presence(row.start, len(staged))
+            self._buffers.presence[row.index].copy_(staged, non_blocking=True)
+        self._fresh.clear()
         if self._changed:
             staging = self._staging[self._parity]
             staging.numpy()[:] = self._records
@@ -386,6 +399,7 @@ class DeviceStep:
         self._records: npt.NDArray[np.int32] = np.zeros(buffers.inputs.shape, np.int32)
         self._staging = [self._runtime.pinned(buffers.inputs) for _ in range(2)]
         self._mask_staging = [self._runtime.pinned(buffers.masks) for _ in range(2)]
+        self._presence_staging = [self._runtime.pinned(buffers.presence) for _ in range(2)]
         self._outputs = [self._runtime.pinned(buffers.output) for _ in range(2)]
 
     def _resize(self, rows: int, width: int) -> None:
@@ -396,6 +410,7 @@ class DeviceStep:
         with self._runtime.here():
             self._buffers.state[:num].copy_(old.state)
             self._buffers.turn.copy_(old.turn)
+            self._buffers.presence[:num].copy_(old.presence)
         self._free = [*range(rows - 1, num - 1, -1), *self._free]
 
     def _widen(self, num_pages: int) -> None:

@@ -1,8 +1,8 @@
 """The first pass of the sampler: per row and block of the vocabulary, what a draw needs to know of it.
 
-Of the scaled logits that the row's mask allows: the maximum, the mass sum(exp(l - maximum)) and the first index of the
-maximum; where log-probabilities are wanted, the same of the raw ones, and their sum. A grid of rows x blocks fills the
-device at batch 1. Numbers per block are fp32; `draw` adds them up in fp64.
+Of the scaled logits, lowered by the row's repetition penalty, that its mask allows: the maximum, the mass sum(exp(l -
+maximum)) and the first index of the maximum; where log-probabilities are wanted, the same of the raw ones, and their
+sum. A grid of rows x blocks fills the device at batch 1. Numbers per block are fp32; `draw` adds them up in fp64.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 
 from ttc.engines.embedded.device.buffers import NUM_STATS, WARPS, StepBuffers
-from ttc.engines.embedded.device.rows import INVERSE, MASK, WANTS
+from ttc.engines.embedded.device.rows import INVERSE, MASK, PENALTY, WANTS
 from ttc.engines.embedded.device.shape import StepWeights
 
-__all__ = ["allowed", "survey", "survey_block"]
+__all__ = ["allowed", "lowered", "survey", "survey_block"]
 
 
 @triton.jit
@@ -24,6 +24,17 @@ def allowed(masks, slot, column, inside, words):
     reach = tl.where(slot >= 0, words * 32, 0)
     word = tl.load(masks + slot * words + column // 32, mask=column < reach, other=-1)
     return inside & (((word >> (column % 32)) & 1) == 1)
+
+
+@triton.jit
+def lowered(logits, presence, penalty, column, inside, words):
+    """Logits of the columns under a repetition penalty, rounded as logits are; with 1 no presence is read."""
+    raw = tl.load(logits + column, mask=inside, other=float("-inf"))
+    reach = tl.where(penalty != 1.0, words * 32, 0)
+    word = tl.load(presence + column // 32, mask=column < reach, other=0)
+    value = raw.to(tl.float32)
+    low = tl.where(value > 0.0, value / penalty, value * penalty).to(raw.dtype).to(tl.float32)
+    return tl.where(((word >> (column % 32)) & 1) == 1, low, value)
 
 
 @triton.jit
@@ -36,6 +47,7 @@ def _mass(value, peak):
 def survey_block(
     logits,
     masks,
+    presence,
     inputs,
     positions,
     stats,
@@ -43,6 +55,7 @@ def survey_block(
     words,
     vocab,
     INVERSE: tl.constexpr,
+    PENALTY: tl.constexpr,
     WANTS: tl.constexpr,
     MASK: tl.constexpr,
     NUM_STATS: tl.constexpr,
@@ -55,8 +68,10 @@ def survey_block(
         inverse = tl.load(record + INVERSE).to(tl.float32, bitcast=True)
         column = block * BLOCK + tl.arange(0, BLOCK)
         inside = column < vocab
-        raw = tl.load(logits + row.to(tl.int64) * vocab + column, mask=inside, other=float("-inf")).to(tl.float32)
-        scaled = raw * tl.where(inverse == 0.0, 1.0, inverse)
+        logits += row.to(tl.int64) * vocab
+        penalty = tl.load(record + PENALTY).to(tl.float32, bitcast=True)
+        value = lowered(logits, presence + row * words, penalty, column, inside, words)
+        scaled = value * tl.where(inverse == 0.0, 1.0, inverse)
         scaled = tl.where(allowed(masks, tl.load(record + MASK), column, inside, words), scaled, float("-inf"))
         peak, best = tl.max(scaled, 0, return_indices=True, return_indices_tie_break_left=True)
         target = stats + row * NUM_STATS * num_blocks + block
@@ -64,6 +79,7 @@ def survey_block(
         tl.store(target + num_blocks, _mass(scaled, peak))
         tl.store(target + 2 * num_blocks, (block * BLOCK + best).to(tl.float32))
         if tl.load(record + WANTS) != 0:
+            raw = tl.load(logits + column, mask=inside, other=float("-inf")).to(tl.float32)
             raw_peak = tl.max(raw, 0)
             tl.store(target + 3 * num_blocks, raw_peak)
             tl.store(target + 4 * num_blocks, _mass(raw, raw_peak))
@@ -76,6 +92,7 @@ def survey(buffers: StepBuffers, weights: StepWeights) -> None:
     survey_block[(rows, buffers.stats.shape[2])](
         buffers.logits,
         buffers.masks,
+        buffers.presence,
         buffers.inputs,
         buffers.positions,
         buffers.stats,
@@ -83,6 +100,7 @@ def survey(buffers: StepBuffers, weights: StepWeights) -> None:
         buffers.masks.shape[1],
         vocab,
         INVERSE=INVERSE,
+        PENALTY=PENALTY,
         WANTS=WANTS,
         MASK=MASK,
         NUM_STATS=NUM_STATS,

@@ -23,7 +23,7 @@ __all__ = ["DeviceBatch"]
 class DeviceBatch(Batch):
     """A `Batch` over a `DeviceBody` and a `DeviceDecoder`."""
 
-    extras = frozenset()  # a step on a device hands out the drawn token alone, and keeps no count of those before
+    extras = frozenset({"repetition_penalty"})  # a step hands out the drawn token alone, and does not count tokens
     _body: DeviceBody
     _decoder: DeviceDecoder  # type: ignore[assignment]  # its rows are draws
 

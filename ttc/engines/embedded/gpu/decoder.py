@@ -88,6 +88,8 @@ class DeviceDecoder:
                 stop_ids=tuple(sorted(rule.final))[:NUM_STOPS],  # the host finds the others
                 wants_logprobs=sampling.logprobs,
                 masked=draw.guide is not None,
+                penalty=sampling.repetition_penalty,
+                text=(*request.ids, *draw.ids) if sampling.repetition_penalty != 1 else (),
             )
         )
         self._seats[ticket] = _Seat(draw, segment, limit)
