@@ -1,4 +1,4 @@
-"""From a folder to a running scheduler: which body, which decoder."""
+"""Load a model folder and start its scheduler, with the body and decoder for its architecture and device."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["load"]
 
 def load(folder: Path, **options: Any) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; options as in `_Load`."""
-    config = read_config(folder)  # names a missing folder or file before anything slow is imported
+    config = read_config(folder)  # reports a missing folder or file before any slow import
     _refuse_what_writes_nothing(folder, config)
     _refuse_quantised(folder, config)
     _refuse_pointers(folder)
@@ -41,7 +41,7 @@ def load(folder: Path, **options: Any) -> tuple[Text, Scheduler]:
         scheduler.call(partial(_check_numbers, scheduler.body, folder)).result()
         if begin is not None:
             scheduler.call(partial(begin, scheduler.body)).result()
-    except BaseException:  # an interrupt too: a thread that computes at the end of the process aborts it
+    except BaseException:  # also on an interrupt: a thread still computing when the process ends would abort it
         scheduler.close()
         raise
     return text, scheduler
@@ -49,7 +49,7 @@ def load(folder: Path, **options: Any) -> tuple[Text, Scheduler]:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """A folder, what was read of it, and options as of `ttc.engines.embedded.engine.embedded`."""
+    """A folder, what was read from it, and the options of `ttc.engines.embedded.engine.embedded`."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -63,12 +63,12 @@ class _Load:
     batch_invariant: bool
 
     def limits(self, place: torch.device) -> BatchLimits:
-        """What is decoded at once there."""
+        """The limits of a batch on this device."""
         return BatchLimits(self.max_batch, self.kv_bytes or default_kv_bytes(place))
 
 
 def _start(wanted: _Load) -> tuple[Scheduler, Callable[[Body], None] | None]:
-    """The worker, and what it does first: that of a GPU, or of a CPU, or one of transformers' own modules."""
+    """Start the worker for a GPU, a CPU, or transformers' own module; returns it and its first action."""
     place = pick_device(wanted.device)
     if place.type == "cuda" and not wanted.batch_invariant:
         from ttc.engines.embedded.gpu.families import architecture
@@ -127,7 +127,7 @@ def _through_transformers(wanted: _Load, place: torch.device) -> Scheduler:
 
 
 def _check_numbers(body: Body, folder: Path) -> None:
-    """Raise ConfigError where a short text gets no numbers, of which every draw would be one token again and again."""
+    """Raise ConfigError where the logits of a short text are NaN, which would make every draw repeat one token."""
     ids = range(min(_TRIED, body.max_context, body.dims.vocab))
     ((hidden, _),) = body.extend([(None, list(ids))])
     if body.logits(hidden).isnan().any():
@@ -142,7 +142,7 @@ _TRIED = 8
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A decoder, what `load_body` needs for it, and what its worker does first."""
+    """A decoder, what `load_body` needs for it, and the worker's first action."""
 
     decoder: Callable[[Body], Decoder]
     options: Mapping[str, Any]
@@ -159,9 +159,9 @@ def _paged(dims: Dims, dtype: torch.dtype, device: torch.device) -> _Core:
 
 
 def _warm_up(make_decoder: Callable[[Body], Decoder], body: Body) -> None:
-    """Compute a prompt and a token, before anybody waits for one or is timed: the first use on a machine compiles.
+    """Compute a prompt and a token, so that compilation does not delay or distort the first request.
 
-    That takes numba some seconds; what it has compiled it reads from the disk later on.
+    On a machine's first use, numba compiles for some seconds; later it loads the result from disk.
     """
     ((_, start),) = body.extend([(None, (0, 0))])
     decoder = make_decoder(body)
@@ -186,7 +186,7 @@ _ENCODERS = (
     "funnel ibert jina_bert layoutlm longformer luke megatron-bert mobilebert modernbert mpnet mra neobert nomic_bert "
     "nystromformer rembert roberta roberta-prelayernorm roformer squeezebert xlm-roberta xlm-roberta-xl xmod yoso"
 )
-"""Model types that read a whole text at once; transformers makes a language model of them by a head of noise."""
+"""Encoder model types: transformers turns them into a language model by adding a randomly initialised head."""
 _NO_WRITERS = {
     "ForMaskedLM": "fills gaps of a text",
     "ForPreTraining": "fills gaps of a text",
@@ -195,13 +195,13 @@ _NO_WRITERS = {
     "ForSequenceClassification": "scores whole texts (--scorer orm:FOLDER)",
     "ForTokenClassification": "scores the steps of a text (--scorer prm:FOLDER)",
 }
-"""What models are for whose architecture ends so."""
+"""What models are for, by the suffix of their architecture's name."""
 _SEES_AHEAD: Mapping[str, Sequence[Any]] = {"is_causal": [False], "use_bidirectional_attention": [True, "all"]}
-"""Fields of config.json and their values in models that embed texts, made of ones that write."""
+"""Fields of config.json, with values that mark embedding models derived from generative ones."""
 
 
 def _refuse_what_writes_nothing(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError where the model goes on with no text: encoders, and heads for something else."""
+    """Raise ConfigError where the model does not generate text: encoders, and other heads."""
     for field, values in _SEES_AHEAD.items():
         if config.get(field) in values:
             raise ConfigError(
@@ -225,7 +225,7 @@ _POINTER = b"version https://git-lfs"
 
 
 def _refuse_pointers(folder: Path) -> None:
-    """Raise ConfigError where Git has left out the weights."""
+    """Raise ConfigError where the weights are Git LFS pointers."""
     for file in filter(Path.is_file, weight_files(folder)):
         with file.open("rb") as stream:
             if stream.read(len(_POINTER)) == _POINTER:
@@ -233,7 +233,7 @@ def _refuse_pointers(folder: Path) -> None:
 
 
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError where the weights are not plain numbers."""
+    """Raise ConfigError where the weights are quantised."""
     scheme = config.get("quantization_config")
     if scheme:
         method = scheme.get("quant_method", "unknown") if isinstance(scheme, Mapping) else scheme

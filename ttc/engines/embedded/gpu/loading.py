@@ -1,4 +1,4 @@
-"""From a folder to a running scheduler on a GPU, or to a reward model's body there."""
+"""Load a model folder onto a GPU and start its scheduler; or load a reward model's body."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start(
     max_context: int | None,
     kv_bytes: int | None,
 ) -> Scheduler:
-    """Load the weights and start the worker; raises ConfigError, before weights are read, for what does not fit."""
+    """Load the weights and start the worker; raises ConfigError, before reading weights, where they do not fit."""
     plan = _plan(folder, family, device, dtype, max_batch, max_context, kv_bytes, ENGINE)
     state = read_tensors(folder)
     check_tied(state, family.dims, folder)
@@ -53,8 +53,8 @@ def reward_body(
     """Load a reward model: its body, with its language-model head on demand, and the folder's other tensors.
 
     Raises:
-        ConfigError: it is of a family that the decoder for GPUs does not run, or does not fit beside what is there;
-            before weights are read.
+        ConfigError: the GPU decoder does not run its family, or it does not fit into free memory; raised before
+            weights are read.
     """
     config = read_config(folder)
     family = architecture(config)
@@ -76,7 +76,7 @@ def _plan(
     kv_bytes: int | None,
     owner: Owner,
 ) -> DeviceBudget:
-    """What the model may take of what is free on the GPU."""
+    """The model's share of the GPU's free memory."""
     dims = family.dims
     if dims.head_dim not in HEAD_DIMS:
         raise ConfigError(
