@@ -32,13 +32,13 @@ __all__ = ["load"]
 def load(folder: Path, **options: Any) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; options as in `_Load`."""
     config = read_config(folder)  # reports a missing folder or file before any slow import
-    _refuse_what_writes_nothing(folder, config)
+    _refuse_non_generative(folder, config)
     _refuse_quantised(folder, config)
     _refuse_pointers(folder)
     text = Text(folder)
     scheduler, begin = _start(_Load(folder, config, text, **options))
     try:
-        scheduler.call(partial(_check_numbers, scheduler.body, folder)).result()
+        scheduler.call(partial(_refuse_nan, scheduler.body, folder)).result()
         if begin is not None:
             scheduler.call(partial(begin, scheduler.body)).result()
     except BaseException:  # also on an interrupt: a thread still computing when the process ends would abort it
@@ -81,7 +81,7 @@ def _start(wanted: _Load) -> tuple[Scheduler, Callable[[Body], None] | None]:
     if wanted.batch_invariant:
         raise ConfigError(
             "batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model with full attention, "
-            f"not {wanted.config['model_type']!r}; batch_invariant=auto asks for it only where the model has it"
+            f"not {wanted.config['model_type']!r}; batch_invariant=auto enables it only for such models"
         )
     return _through_transformers(wanted, place), None
 
@@ -126,14 +126,14 @@ def _through_transformers(wanted: _Load, place: torch.device) -> Scheduler:
     return Scheduler(body, FallbackDecoder, wanted.text.decode, limits=limits, threads=wanted.threads)
 
 
-def _check_numbers(body: Body, folder: Path) -> None:
+def _refuse_nan(body: Body, folder: Path) -> None:
     """Raise ConfigError where the logits of a short text are NaN, which would make every draw repeat one token."""
     ids = range(min(_TRIED, body.max_context, body.dims.vocab))
     ((hidden, _),) = body.extend([(None, list(ids))])
     if body.logits(hidden).isnan().any():
         raise ConfigError(
-            f"{folder}: the model gives no numbers (NaN) in {str(body.dtype).removeprefix('torch.')}: its weights are "
-            "broken, or too large for float16 (engine.dtype=bfloat16 or float32)"
+            f"{folder}: the model's logits are NaN in {str(body.dtype).removeprefix('torch.')}: its weights are "
+            "damaged, or too large for float16 (engine.dtype=bfloat16 or float32)"
         )
 
 
@@ -187,37 +187,37 @@ _ENCODERS = (
     "nystromformer rembert roberta roberta-prelayernorm roformer squeezebert xlm-roberta xlm-roberta-xl xmod yoso"
 )
 """Encoder model types: transformers turns them into a language model by adding a randomly initialised head."""
-_NO_WRITERS = {
-    "ForMaskedLM": "fills gaps of a text",
-    "ForPreTraining": "fills gaps of a text",
-    "ForQuestionAnswering": "marks places of a text",
+_OTHER_USES = {
+    "ForMaskedLM": "fills gaps in a text",
+    "ForPreTraining": "fills gaps in a text",
+    "ForQuestionAnswering": "marks parts of a text",
     "ForMultipleChoice": "compares texts",
     "ForSequenceClassification": "scores whole texts (--scorer orm:FOLDER)",
     "ForTokenClassification": "scores the steps of a text (--scorer prm:FOLDER)",
 }
 """What models are for, by the suffix of their architecture's name."""
-_SEES_AHEAD: Mapping[str, Sequence[Any]] = {"is_causal": [False], "use_bidirectional_attention": [True, "all"]}
+_BIDIRECTIONAL: Mapping[str, Sequence[Any]] = {"is_causal": [False], "use_bidirectional_attention": [True, "all"]}
 """Fields of config.json, with values that mark embedding models derived from generative ones."""
 
 
-def _refuse_what_writes_nothing(folder: Path, config: Mapping[str, Any]) -> None:
+def _refuse_non_generative(folder: Path, config: Mapping[str, Any]) -> None:
     """Raise ConfigError where the model does not generate text: encoders, and other heads."""
-    for field, values in _SEES_AHEAD.items():
+    for field, values in _BIDIRECTIONAL.items():
         if config.get(field) in values:
             raise ConfigError(
-                f"{folder}: config.json says {field}={json.dumps(config[field])}: the model reads a text in both "
-                "directions and continues none, so it cannot answer: name a causal language model"
+                f"{folder}: config.json says {field}={json.dumps(config[field])}: the model attends in both "
+                "directions and does not generate text: name a causal language model"
             )
     names = [str(name) for name in config.get("architectures") or ()]
-    uses = [use for name in names for ending, use in _NO_WRITERS.items() if name.endswith(ending)]
+    uses = [use for name in names for ending, use in _OTHER_USES.items() if name.endswith(ending)]
     kind = config.get("model_type")
     encodes = kind in _ENCODERS.split() and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
     if config.get("is_decoder") or not (encodes or (uses and len(uses) == len(names))):
         return
-    use = uses[0] if uses else "reads a text as a whole"
+    use = uses[0] if uses else "encodes a whole text"
     raise ConfigError(
-        f"{folder}: a model of type {kind!r} ({', '.join(names) or 'no architecture named'}) {use} and continues none, "
-        "so it cannot answer: name a causal language model (config.json: architectures ending in ForCausalLM)"
+        f"{folder}: a model of type {kind!r} ({', '.join(names) or 'no architecture named'}) {use} and does not "
+        "generate text: name a causal language model (config.json: architectures ending in ForCausalLM)"
     )
 
 
@@ -229,7 +229,7 @@ def _refuse_pointers(folder: Path) -> None:
     for file in filter(Path.is_file, weight_files(folder)):
         with file.open("rb") as stream:
             if stream.read(len(_POINTER)) == _POINTER:
-                raise ConfigError(f"{file} only says where Git LFS has the weights: run `git lfs pull` in {folder}")
+                raise ConfigError(f"{file} is a Git LFS pointer, not the weights: run `git lfs pull` in {folder}")
 
 
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:

@@ -86,7 +86,7 @@ def _on_gpus(place: torch.device, processes: int) -> list[dict[str, Any]]:
     have = torch.cuda.device_count()
     if str(place) != "cuda" or processes > have:
         raise ConfigError(
-            f"embedded: processes={processes} takes a GPU for each process, from cuda:0 on, and {have} are here: set "
+            f"embedded: processes={processes} needs a GPU for each process, from cuda:0 on, and there are {have}: set "
             f'processes={have} and device="cuda", or device="{place}" without processes'
         )
     return [{"device": f"cuda:{index}"} for index in range(processes)]

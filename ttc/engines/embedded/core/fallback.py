@@ -216,8 +216,8 @@ def load_fallback(
     """Load any causal language model folder through transformers.
 
     Raises:
-        ConfigError: transformers cannot load it, some of its weights are not there, its cache is not plain keys and
-            values, or rows of unlike length change what it says.
+        ConfigError: transformers cannot load it, some weights are missing, its cache is not plain keys and
+            values, or its results depend on the lengths of other rows.
     """
     from transformers import AutoModelForCausalLM
 
@@ -237,14 +237,14 @@ def load_fallback(
             raise ValueError("no key per token")
     except (AttributeError, TypeError, ValueError, RuntimeError, IndexError) as exc:
         raise ConfigError(
-            f"{folder}: a {config['model_type']} model keeps no plain keys and values, so the embedded engine cannot "
-            "branch it: use --engine vllm"
+            f"{folder}: a {config['model_type']} model does not cache plain keys and values, so the embedded engine "
+            "cannot branch it: use --engine vllm"
         ) from exc
     dims = _measure(module, kv, _longest(folder, module.config.get_text_config(), max_context))
     if dims.max_context > 2 * _TRIED and not alone(lambda: _reads_alike(FallbackBody(module, dims, dims.max_context))):
         raise ConfigError(
-            f"{folder}: a {config['model_type']} model reads texts as a whole, or counts padding as places, so the "
-            "embedded engine cannot decode unlike texts together: use --engine vllm"
+            f"{folder}: a {config['model_type']} model attends to later tokens, or counts padding as positions, so "
+            "the embedded engine cannot decode texts of different lengths together: use --engine vllm"
         )
     return FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context))
 
@@ -255,8 +255,8 @@ def _longest(folder: Path, text: Any, max_context: int | None) -> int:
     steady = _steady(text)
     if steady is not None and steady < min(max_context or most, most):
         warnings.warn(
-            f"{folder}: beyond {steady} tokens this model turns all of its keys by other angles, also those that are "
-            f"kept, so the embedded engine reads {steady} tokens at most; for up to {most} use --engine vllm",
+            f"{folder}: beyond {steady} tokens this model rotates all of its keys by other angles, cached ones "
+            f"included, so the embedded engine reads at most {steady} tokens; for up to {most} use --engine vllm",
             RuntimeWarning,
             stacklevel=3,
         )

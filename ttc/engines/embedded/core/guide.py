@@ -29,8 +29,8 @@ class Guides:
             self._tokens = llguidance.hf.from_tokenizer(text.tokenizer, n_vocab=vocab, eos_token=list(text.eos_ids))
         except ValueError as exc:
             raise Unsupported(
-                f"tools and JSON schemas cannot be held with this tokenizer, which llguidance cannot read ({exc}): "
-                "serve a model whose tokenizer works on bytes, or ask without them"
+                f"tools and JSON schemas cannot be enforced with this tokenizer, which llguidance cannot read ({exc}): "
+                "serve a model with a byte-level tokenizer, or leave them out of the request"
             ) from exc
 
     def follow(self, grammar: str) -> Callable[[], Guide]:
@@ -63,7 +63,7 @@ class Guide:
         A matcher that has failed allows only the end of the text, which must not be mistaken for a finished one.
         """
         if self._matcher.is_error():
-            raise Unsupported(f"sampling.grammar: nothing can follow what was written ({_reason(self._matcher)})")
+            raise Unsupported(f"sampling.grammar: the grammar allows no further token ({_reason(self._matcher)})")
         if not self._matcher.consume_token(token):
             raise Unsupported(f"sampling.grammar: {_reason(self._matcher) or f'token {token} does not follow it'}")
 

@@ -252,7 +252,7 @@ def _as_it_is(hidden: torch.Tensor) -> torch.Tensor:
 
 def refusal(device: torch.device) -> EngineError:
     """The error for a device whose kernels are not invariant, with advice for that device."""
-    owner, advice = "the GPU's", "use batch_invariant=auto, which asks for it on a CPU alone, or device=cpu"
+    owner, advice = "the GPU's", "use batch_invariant=auto, which enables it on a CPU only, or device=cpu"
     if device.type == "cpu":
         owner = "this machine's"
         advice = "use dtype='float32' and threads=1, set MKL_CBWR=AVX2,STRICT in the environment, or run without it"

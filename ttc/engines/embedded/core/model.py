@@ -307,7 +307,7 @@ def load_body(
     path = Path(folder)
     config = read_config(path)
     if not supported(config):
-        raise ConfigError(f"{path}: model_type {config['model_type']!r} is not run by the torch core")
+        raise ConfigError(f"{path}: model_type {config['model_type']!r} is not supported by the torch core")
     dims = Dims.from_config(config)
     place = pick_device(device)
     state = read_tensors(path)

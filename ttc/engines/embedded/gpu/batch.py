@@ -88,7 +88,9 @@ class DeviceBatch(Batch):
             if draw.ended:
                 return
             if last and part.ended is not None:
-                raise EngineError(f"the device ended a draw ({part.ended}) that goes on: {token} is no end of it")
+                raise EngineError(
+                    f"the device ended a draw ({part.ended}) that has not ended: {token} is not one of its stops"
+                )
         draw.late = 0
 
     def _remember(self, jobs: set[Job]) -> None:

@@ -59,7 +59,7 @@ def reward_body(
     config = read_config(folder)
     family = architecture(config)
     if family is None:
-        raise ConfigError(f"{folder}: model_type {config['model_type']!r} is not run by the torch core")
+        raise ConfigError(f"{folder}: model_type {config['model_type']!r} is not supported by the torch core")
     number = pick_dtype(dtype, device)
     plan = _plan(folder, family, device, number, 0, max_context, kv_bytes, REWARD_MODEL)
     state = read_tensors(folder)
@@ -80,7 +80,7 @@ def _plan(
     dims = family.dims
     if dims.head_dim not in HEAD_DIMS:
         raise ConfigError(
-            f"{folder}: heads of {dims.head_dim} numbers are not run on a GPU ({HEAD_DIMS} are): use vllm"
+            f"{folder}: head size {dims.head_dim} is not supported on a GPU ({HEAD_DIMS} are): use --engine vllm"
         )
     return budget(
         dims,
