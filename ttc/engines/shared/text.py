@@ -231,10 +231,7 @@ class Text:
         return text
 
     def _state(self, text: str, turns: list[dict[str, Any]], options: dict[str, Any]) -> ThinkState:
-        """Read the state from the text that the template added after the conversation.
-
-        So markers in user text have no effect.
-        """
+        """Read the thinking state from what the template added, so that markers in user text have no effect."""
         if self.markers is None:
             return "none"
         opening, closing = self.markers
