@@ -203,7 +203,7 @@ def text_of(commands: Sequence[Command], hidden: Mapping[str, str]) -> str:
 def table_of(visits: Mapping[str, Sequence[Command]]) -> str:
     """One row per stranger."""
     lines = [
-        "| who comes with | commands | install s | first result s | next command s | in all |",
+        "| the user has | commands | install s | first result s | next command s | total |",
         "|---|---|---|---|---|---|",
     ]
     for stranger in STRANGERS:

@@ -144,7 +144,7 @@ def _last_line(text: str) -> str:
 def table_of(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """One row per tool."""
     lines = [
-        "| tool | its first screen | packages, MB | install s | lines of Python | first result s | what it says |",
+        "| tool | its first screen | packages, MB | install s | lines of Python | first result s | what it reports |",
         "|---|---|---|---|---|---|---|",
     ]
     for tool in TOOLS:

@@ -100,7 +100,7 @@ def test_auto_asks_for_equal_bits_on_a_cpu_alone(folder, monkeypatch, device: st
 def test_a_gpu_that_refuses_equal_bits_is_told_of_auto() -> None:
     from ttc.engines.embedded.core.invariant import refusal
 
-    assert "use batch_invariant=auto, which asks for it on a CPU alone" in str(refusal(torch.device("cuda")))
+    assert "use batch_invariant=auto, which enables it on a CPU only" in str(refusal(torch.device("cuda")))
     assert "MKL_CBWR" not in str(refusal(torch.device("cuda")))
     assert "set MKL_CBWR=AVX2,STRICT" in str(refusal(torch.device("cpu")))
 
@@ -900,7 +900,7 @@ def test_a_model_that_gives_no_numbers_is_refused(family: str, tmp_path) -> None
     tensors[name][3, 3] = float("nan")
     save_file(tensors, path, metadata={"format": "pt"})
     before = threading.active_count()
-    with pytest.raises(ConfigError, match=r"gives no numbers \(NaN\) in float32: its weights are broken"):
+    with pytest.raises(ConfigError, match=r"logits are NaN in float32: its weights are damaged"):
         embedded(str(tmp_path), dtype="float32")
     assert threading.active_count() == before
 
@@ -949,7 +949,7 @@ def test_what_transformers_cannot_load_is_told_in_a_line(folder, tmp_path) -> No
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"model_type": "gpt2"}))
     (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
-    with pytest.raises(ConfigError, match=r"model\.safetensors only says where Git LFS has the weights: run `git lfs"):
+    with pytest.raises(ConfigError, match=r"model\.safetensors is a Git LFS pointer, not the weights: run `git lfs"):
         embedded(str(tmp_path))
     (tmp_path / "model.safetensors").write_bytes(b"something else")
     with pytest.raises(ConfigError, match=r"transformers cannot load a gpt2 model here: .*header"):
@@ -1029,7 +1029,7 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
 def test_a_model_that_takes_padding_for_places_is_refused(tmp_path) -> None:
     """Rows of unlike length are padded on the left; Bart counts its places from there."""
     tiny_model.build(tmp_path, "bart", d_model=64, decoder_ffn_dim=64, decoder_layers=2, decoder_attention_heads=4)
-    with pytest.raises(ConfigError, match=r"a bart model reads texts as a whole, or counts padding as places"):
+    with pytest.raises(ConfigError, match=r"a bart model attends to later tokens, or counts padding as positions"):
         embedded(str(tmp_path), dtype="float32")
 
 
@@ -1045,7 +1045,7 @@ LONG_ROPE = {
 def test_a_model_whose_angles_hang_on_the_length_is_read_as_far_as_they_stay(tmp_path) -> None:
     """Beyond 128 tokens every key has another angle: of its own text, of a kept prefix, of others in its batch."""
     tiny_model.build(tmp_path, "phi3", rope_parameters=LONG_ROPE, original_max_position_embeddings=128, pad_token_id=0)
-    with pytest.warns(RuntimeWarning, match=r"reads 128 tokens at most; for up to 512 use --engine vllm"):
+    with pytest.warns(RuntimeWarning, match=r"reads at most 128 tokens; for up to 512 use --engine vllm"):
         engine = embedded(str(tmp_path), dtype="float32")
     assert engine.capabilities.max_context == 128
     prompt = ask(engine, "What is it?")
@@ -1058,7 +1058,7 @@ def test_a_model_whose_angles_hang_on_the_length_is_read_as_far_as_they_stay(tmp
 
 def test_a_model_with_a_state_beside_its_keys_is_refused_by_name(tmp_path) -> None:
     tiny_model.build(tmp_path, "lfm2", layer_types=["conv", "full_attention"])
-    with pytest.raises(ConfigError, match=r"a lfm2 model keeps no plain keys and values.*--engine vllm"):
+    with pytest.raises(ConfigError, match=r"a lfm2 model does not cache plain keys and values.*--engine vllm"):
         embedded(str(tmp_path))
 
 

@@ -83,8 +83,8 @@ def test_quantised_weights_are_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "names", "words"),
     [
-        ("bert", ["BertForMaskedLM"], r"of type 'bert' \(BertForMaskedLM\) fills gaps of a text and continues none"),
-        ("xlm-roberta", ["XLMRobertaModel"], "of type 'xlm-roberta'.* reads a text as a whole"),
+        ("bert", ["BertForMaskedLM"], r"of type 'bert' \(BertForMaskedLM\) fills gaps in a text and does not generate"),
+        ("xlm-roberta", ["XLMRobertaModel"], "of type 'xlm-roberta'.* encodes a whole text"),
         ("modernbert", None, "no architecture named"),
         ("qwen2", ["Qwen2ForSequenceClassification"], "--scorer orm:FOLDER"),
         ("qwen2", ["Qwen2ForTokenClassification"], "--scorer prm:FOLDER"),
@@ -102,7 +102,7 @@ def test_models_that_continue_no_text_are_refused_before_anything_of_them_is_rea
 @pytest.mark.parametrize("fields", [{"is_causal": False}, {"use_bidirectional_attention": True}])
 def test_a_model_that_reads_in_both_directions_is_refused(fields: dict[str, bool], tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({**SHAPES["0.5B"], "model_type": "qwen2", **fields}))
-    with pytest.raises(ConfigError, match=f"{next(iter(fields))}=.* both directions and continues none"):
+    with pytest.raises(ConfigError, match=f"{next(iter(fields))}=.* both directions and does not generate"):
         embedded(str(tmp_path))
 
 

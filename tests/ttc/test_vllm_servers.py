@@ -161,5 +161,5 @@ def test_a_server_without_the_routes_for_weights_is_refused_with_the_way_to_star
 
 
 def test_options_of_an_engine_in_this_process_are_refused_beside_servers():
-    with pytest.raises(ConfigError, match="belong to where the server is started"):
+    with pytest.raises(ConfigError, match="are set where the server is started"):
         bind(ENGINES.load("vllm"), {"base_url": "http://a:1/v1", "max_num_seqs": "3"}, supply={"model": TEACHER})

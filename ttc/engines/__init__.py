@@ -1,1 +1,1 @@
-"""Engines: one file each, named like its factory; the file name is the registration."""
+"""Engines: one module each, named like its factory; the module name is the registration."""

@@ -1,8 +1,8 @@
-"""The shipped fake: an engine that says what a script tells it, for tests of strategies (ours and users').
+"""The packaged fake engine: it answers from a script, for tests of strategies (ours and users').
 
 Everything but the model is real: ids (one per character), think markers, stop strings, caps, seeds by path, usage,
-counters, cancellation, and a `jitter` that changes the schedule without changing the result. No paper; costs nothing.
-Left out: log-probabilities (constant) and any caching (every prompt is computed anew).
+counters, cancellation, and a `jitter` that changes the schedule without changing the result. Left out:
+log-probabilities (constant) and caching (every prompt is computed anew).
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def decode(ids: Sequence[int]) -> str:
 
 
 def first_stop(ids: Sequence[int], stop: Sequence[str], stop_ids: Sequence[int]) -> tuple[int, str | int] | None:
-    """Number of ids up to and including the first stop in `ids`, and what stopped it; None without a stop.
+    """Number of ids up to and including the first stop in `ids`, and the stop; None without one.
 
-    Of those that end at one place an id is named before a string.
+    Of stops that end at the same id, an id takes precedence over a string.
     """
     end = ids.index(EOS) if EOS in ids else len(ids)
     kept = ids[:end]
@@ -54,8 +54,8 @@ def first_stop(ids: Sequence[int], stop: Sequence[str], stop_ids: Sequence[int])
 
 
 def _first_end(ids: Sequence[int], text: str, string: str) -> int:
-    """The least number of ids whose text ends with `string`; 0 without one. `text` is that of all."""
-    if len(text) == len(ids):  # no marker: an id is a character
+    """The smallest number of ids whose text ends with `string`; 0 if none does. `text` is that of all ids."""
+    if len(text) == len(ids):  # no marker, so each id is one character
         return text.find(string) + len(string) if string in text else 0
     counts = range(1, len(ids) + 1)
     return next((n for n in counts if decode(ids[max(0, n - len(string)) : n]).endswith(string)), 0)
@@ -102,12 +102,12 @@ class ScriptedEngine:
         return self._capabilities
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """`role: content` lines, then an open, an empty or no think block."""
+        """Render as `role: content` lines, then an open, an empty or no think block."""
         words = "".join(f"{message.role}: {message.content}\n" for message in messages)
         opened = self._thinking if thinking is None else thinking
         block = "<think>" if opened else "<think></think>" if thinking is False else ""
         state: ThinkState = "open" if opened else "closed" if thinking is False else "none"
-        # Markers in the user's words are spelled out, so that only the template's own are ids.
+        # markers in user text are encoded as characters, so that only the template's own are ids
         ids = (*map(ord, words), *encode(f"assistant: {block}"))
         text = f"{words}assistant: {block}"
         return Prompt(
@@ -166,7 +166,7 @@ class ScriptedEngine:
         )
 
     async def _wait(self, path: Path) -> None:
-        """Give the loop away a number of times that depends on the path and the jitter seed."""
+        """Yield to the event loop a number of times that depends on the path and the jitter seed."""
         turns = 1 if self._jitter is None else 1 + derive(self._jitter, path) % 7
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -184,10 +184,10 @@ class ScriptedEngine:
 
 
 def replies(table: Mapping[str, Sequence[str]]) -> Script:
-    """A script from {last user message: replies}: draw i of the root says reply i (modulo their number).
+    """A script from {last user message: replies}: draw i of the root gets reply i (modulo their number).
 
-    A continued path goes on with its reply as long as what was generated is a prefix of it; after injected text that
-    the reply does not contain it goes on after the longest common prefix.
+    A continued path continues its reply while the text generated so far is a prefix of it; after injected text that the
+    reply does not contain it continues after the longest common prefix.
     """
 
     def script(prompt: Prompt, path: Path, key: int) -> str:
@@ -207,11 +207,14 @@ def replies(table: Mapping[str, Sequence[str]]) -> Script:
 
 
 def scripted(model: str | None = None, *, thinking: bool = False) -> ScriptedEngine:
-    """Say what a JSON file tells.
+    """Answer from a JSON file.
 
     Args:
         model: path of a JSON file {question: [reply, ...]}.
         thinking: whether the template opens a think block.
+
+    Raises:
+        ConfigError: no file, or one that cannot be read.
     """
     if model is None:
         raise ConfigError("engine scripted needs model=PATH of a JSON file {question: [reply, ...]}")

@@ -1,17 +1,17 @@
 """A reasoning process with known success probabilities, for checking strategies against closed forms and at scale.
 
-A path is on track while no step failed. Each step succeeds with probability `p` and failure is absorbing; after `steps`
-steps an answer is given: the right one where the path ended on track, else a wrong one with Zipf weights. Options make
-it worse, as models are: paths that look better than right ones to the scorer (`deceive`), one wrong answer that
-attracts (`attractor`), difficulties that vary by question (a level in its words, or `spread`), lengths that vary
-(`cv`), confidence that knows a little (`confidence`), and a thinker that finds the answer at a hazard (`hazard`).
-Text looks like a model's: steps, then a boxed number.
+A path is on track while no step has failed. Each step succeeds with probability `p` and failure is absorbing; after
+`steps` steps comes an answer: the right one if the path is on track, else a wrong one with Zipf weights. Options add
+properties of real models: failed paths that look good to the scorer (`deceive`), one frequent wrong answer
+(`attractor`), difficulties that vary by question (a level in its text, or `spread`), lengths that vary (`cv`), an
+informative confidence (`confidence`), and a thinker that finds the answer at a hazard (`hazard`). The text has the form
+of a model's: steps, then a boxed number.
 
 A step is its state's letter, filler, and a blank line. A path's future is a function of its text and of its draw's key,
-so any continuation, by any draw, agrees on what came before. Randomness is keyed by path and position as in every other
-engine, so the closed forms of search hold exactly in distribution. Its scorer is `ttc.scorers.simulated`; both know the
-presets good, hackable and weak. Left out: caches; questions of a strategy itself (refine, aggregate, knockout), each of
-which is a separate question here, with its own answer.
+so any continuation, by any draw, agrees with the text before it. Randomness is keyed by path and position as in every
+other engine, so the closed forms of search hold exactly in distribution. Its scorer is `ttc.scorers.simulated`; both
+have the presets good, hackable and weak. Left out: caches; a strategy's own questions (refine, aggregate, knockout),
+each of which is a separate question here, with its own answer.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Process:
     forget: float
 
     def success(self, question: str) -> float:
-        """Chance that one step is right: the engine's, the question's level's, or of the question's own q."""
+        """Probability that one step is right: by the engine's `p`, the question's level, or the question's own draw."""
         if self.spread is not None:
             q = random.Random(seeds.derive(0, "difficulty", question)).betavariate(*self.spread)
             return float(q ** (1 / self.steps))
@@ -88,7 +88,7 @@ class Process:
     def think(self, question: str, said: str, key: int, start: int) -> str:
         """Return what follows `said` for a reasoner that thinks: a search that finds the answer at a hazard.
 
-        After the end of thinking the answer is what was found by then, whatever words came in between.
+        After the end of thinking the answer is the one found by then, whatever text came in between.
         """
         thought, closed, after = said.partition(_CLOSE)
         if not closed:
@@ -134,7 +134,7 @@ class Process:
         return FOUND if u < (self.hazard or 0.0) else SEARCHING
 
     def _complete(self, partial: str, state: str, key: int, position: int) -> str:
-        """A whole step that begins with `partial` (a step cut by length keeps its state and what it has)."""
+        """Complete a step that begins with `partial` (a step cut by length keeps its state and its text)."""
         if partial.endswith("\n"):
             return partial + "\n"
         state = partial[:1] or state
@@ -167,18 +167,18 @@ class Process:
 
 
 def states(text: str) -> list[str]:
-    """The state letters of the steps of `text`, a begun one included."""
+    """The state letters of the steps of `text`, including an incomplete one."""
     return [step[:1] for step in text.split(DELIMITER) if step]
 
 
 def last_state(text: str) -> str:
-    """The last state letter in `text`; empty before the first step. Injected words are no steps."""
+    """The last state letter in `text`; empty before the first step. Injected text is not a step."""
     letters = [state for state in states(text) if state in _STATES]
     return letters[-1] if letters else ""
 
 
 def _open_box(text: str) -> int | None:
-    """Where a box begins that `text` leaves open, or even half written."""
+    """Where an unclosed box begins in `text`, including a partly written one."""
     begun = text.rfind("\\")
     tail = text[begun:]
     return begun if begun >= 0 and "}" not in tail and (_BOX.startswith(tail) or tail.startswith(_BOX)) else None
@@ -203,7 +203,7 @@ _DECEIVE = MappingProxyType({"good": 0.0, "hackable": 0.03, "weak": 0.01})
 
 
 class SimulatedEngine(ScriptedEngine):
-    """A scripted engine whose log-probabilities tell, with noise, whether a path is on track."""
+    """A scripted engine whose log-probabilities indicate, with noise, whether a path is on track."""
 
     def __init__(self, script: Script, *, thinking: bool, jitter: int | None, confidence: float) -> None:
         """`confidence` is how much lower, in nats, the log-probability of a step off track is."""
@@ -220,7 +220,7 @@ class SimulatedEngine(ScriptedEngine):
     def _shifted(self, prompt: Prompt, sampling: Sampling, completion: Completion) -> Completion:
         key = seeds.derive(sampling.seed or 0, "confidence", completion.path[: len(prompt.path) + 1])
         before = prompt.generated_text
-        steps = min((before + completion.text).count(DELIMITER) + 1, 64)  # a later step has the noise of an earlier one
+        steps = min((before + completion.text).count(DELIMITER) + 1, 64)  # later steps reuse the noise of earlier ones
         noise = [0.2 * (seeds.uniform(key, i) + seeds.uniform(key, i + 1000) - 1) for i in range(steps)]
         values = token_confidence(completion.text, self._confidence, before, noise)
         ids = len(completion.token_ids)
@@ -250,16 +250,16 @@ def simulated(
         p: probability that a step is right; absent: by the level that the question names, else 0.8.
         steps: number of steps before the answer.
         preset: good, hackable or weak: how likely paths off track are to deceive the scorer (0, 0.03, 0.01 a step).
-        spread: a, b: each question's chance to be solved is drawn once from Beta(a, b).
+        spread: a, b: each question's success probability is drawn once from Beta(a, b).
         deceive: overrides the preset.
         repair: probability that a step brings a path back on track.
-        attractor: share of wrong answers that are the one most frequent.
+        attractor: share of the most frequent wrong answer among wrong answers.
         num_wrong: number of distinct wrong answers (Zipf weights).
         mean_step_tokens: mean length of a step in tokens.
         cv: lengths are log-normal with this coefficient of variation; absent: uniform.
-        confidence: nats by which log-probabilities are lower off track; 0 tells nothing.
+        confidence: nats by which log-probabilities are lower off track; 0 is uninformative.
         hazard: makes it think, and is the probability that a step of thinking finds the answer.
-        forget: probability that a step of thinking loses what was found.
+        forget: probability that a step of thinking loses the answer it had found.
         jitter: seed of a random schedule, which must not change any result.
     """
     h = _DECEIVE[preset] if deceive is None else deceive

@@ -1,7 +1,7 @@
-"""The embedded engine: a small transformer for the Llama, Qwen2, Qwen3 and Mistral families, made for search.
+"""The embedded engine: a small transformer for the Llama, Qwen2, Qwen3 and Mistral families, built for search.
 
-`engine` is what users name; `loading` starts it from a model folder, whose dimensions and tokenizer are read by
-`ttc.engines.shared`. It runs `core` on a CPU, and on a GPU `gpu`, over the captured step of `device` and the kernels of
+Users create it with `engine.embedded`; `loading` starts it from a model folder, whose dimensions and tokenizer are read
+by `ttc.engines.shared`. On a CPU it runs `core`; on a GPU `gpu`, with the captured step of `device` and the kernels of
 `kernels`. `replicas`, `replica`, `routing` and `wire` run it in several processes.
 """
 

@@ -1,11 +1,11 @@
-"""The embedded engine: torch in this process, on a CPU or a GPU, with nothing else installed but triton on a GPU.
+"""The embedded engine: torch in this process, on a CPU or a GPU; a GPU also needs triton.
 
-Runs any Hugging Face folder of the Llama, Qwen2, Qwen3 and Mistral families with its own decode core, on a GPU those of
-Gemma 3 (text), too (`ttc.engines.embedded`): continuous batching, prefix keys and values shared by all draws and
-branches, counter-based randomness. Other architectures run through transformers' own module: correct, without the
-shared-prefix speed. Cost: one worker thread; bf16 weights plus the caches; with `processes`, each of them once per
-process or GPU (`ttc.engines.embedded.replicas`). Left out, and left to vLLM and SGLang: tensor parallelism, mixtures of
-experts, quantised weights; speculative decoding.
+Runs any Hugging Face folder of the Llama, Qwen2, Qwen3 and Mistral families with its own decode core, and on a GPU also
+Gemma 3 (text): continuous batching, prefix keys and values shared by all draws and branches, counter-based randomness.
+Other architectures run through transformers' own module: correct, but without the speed of shared prefixes. Cost: one
+worker thread; bf16 weights plus the caches; with `processes`, all of it once per process or GPU
+(`ttc.engines.embedded.replicas`). Left out, and better served by vLLM or SGLang: tensor parallelism, mixtures of
+experts, quantised weights, speculative decoding.
 """
 
 from __future__ import annotations
@@ -87,12 +87,13 @@ def embedded(
         threads: compute threads on a CPU; more than 1 only helps on an otherwise idle machine.
         max_batch: most sequences decoded at once; `kv_bytes` may allow fewer.
         max_context: a limit below the model's own, in tokens.
-        kv_bytes: memory for keys and values, of what is decoded and of what waits to be continued; None is a quarter
-            of free memory, or four fifths of what weights and scratch leave of a GPU's. Draws beyond it wait.
-        batch_invariant: concurrency, batching and resume points cannot change a single bit on one machine with as many
-            threads; slower, and on a CPU only: "auto" is yes there for models of this engine's own core, else no.
-        processes: decode in as many processes, each with `threads` threads and its share of the memory; on a CPU with
-            idle cores faster than more threads; on GPUs one process for each. None is this process alone.
+        kv_bytes: memory for keys and values, both of running draws and of cached prefixes; None is a quarter of free
+            memory on a CPU, and four fifths of what weights and scratch memory leave on a GPU. Draws beyond it wait.
+        batch_invariant: results do not depend, bit for bit, on concurrency, batching or resume points (on one machine
+            with one number of threads); slower, and on a CPU only. "auto" turns it on there for models that run on
+            this engine's own core.
+        processes: number of processes to decode in, each with `threads` threads and its share of the memory; on a CPU
+            with idle cores faster than more threads; on GPUs one process each. None decodes in this process.
 
     Raises:
         ConfigError: the folder, a file in it, or an option cannot be used.
@@ -131,7 +132,7 @@ def _extras(scheduler: Scheduler) -> frozenset[str]:
 
 
 class EmbeddedEngine(StreamingTokenEngine):
-    """Implements Engine, StreamingEngine, TopLogprobEngine, LogprobEngine and WeightSync over one scheduler."""
+    """Implements Engine, StreamingEngine, TopLogprobEngine, LogprobEngine and WeightSync with one scheduler."""
 
     def __init__(self, name: str, text: Text, scheduler: Scheduler, max_batch: int, invariant: bool) -> None:
         dims = scheduler.body.dims
@@ -211,7 +212,7 @@ class EmbeddedEngine(StreamingTokenEngine):
         from ttc.engines.embedded.core.requests import GenerateRequest
 
         ids = self._check(prompt, sampling)
-        if not prompt.path:  # what goes on from there was drawn, or encoded
+        if not prompt.path:  # ids of a continuation were sampled or encoded here, and need no check
             check_ids(ids, self._scheduler.body.dims.vocab)
         if not draws:
             return []
@@ -240,11 +241,11 @@ class EmbeddedEngine(StreamingTokenEngine):
             raise
 
     async def _guide_of(self, sampling: Sampling) -> Callable[[], Guide] | None:
-        """What makes the guide of each draw, where `sampling` has a grammar."""
+        """A factory of guides, one per draw; None where `sampling` has no grammar."""
         if not isinstance(sampling, ExtraSampling) or sampling.grammar is None:
             return None
         from ttc.engines.embedded.core.guide import Guides
 
-        if self._guides is None:  # reading the vocabulary takes seconds, so the event loop does not wait for it
+        if self._guides is None:  # reading the vocabulary takes seconds: not in the event loop
             self._guides = await asyncio.to_thread(Guides, self._text, self._scheduler.body.dims.vocab)
         return await asyncio.to_thread(self._guides.follow, sampling.grammar)  # a large schema takes a second

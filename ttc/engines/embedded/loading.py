@@ -1,4 +1,4 @@
-"""From a folder to a running scheduler: which body, which decoder."""
+"""Load a model folder and start its scheduler, with the body and decoder for its architecture and device."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = ["load"]
 
 def load(folder: Path, **options: Any) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; options as in `_Load`."""
-    config = read_config(folder)  # names a missing folder or file before anything slow is imported
-    _refuse_what_writes_nothing(folder, config)
+    config = read_config(folder)  # reports a missing folder or file before any slow import
+    _refuse_non_generative(folder, config)
     _refuse_quantised(folder, config)
     _refuse_pointers(folder)
     text = Text(folder)
     scheduler, begin = _start(_Load(folder, config, text, **options))
     try:
-        scheduler.call(partial(_check_numbers, scheduler.body, folder)).result()
+        scheduler.call(partial(_refuse_nan, scheduler.body, folder)).result()
         if begin is not None:
             scheduler.call(partial(begin, scheduler.body)).result()
-    except BaseException:  # an interrupt too: a thread that computes at the end of the process aborts it
+    except BaseException:  # also on an interrupt: a thread still computing when the process ends would abort it
         scheduler.close()
         raise
     return text, scheduler
@@ -49,7 +49,7 @@ def load(folder: Path, **options: Any) -> tuple[Text, Scheduler]:
 
 @dataclass(frozen=True, slots=True)
 class _Load:
-    """A folder, what was read of it, and options as of `ttc.engines.embedded.engine.embedded`."""
+    """A folder, what was read from it, and the options of `ttc.engines.embedded.engine.embedded`."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -63,12 +63,12 @@ class _Load:
     batch_invariant: bool
 
     def limits(self, place: torch.device) -> BatchLimits:
-        """What is decoded at once there."""
+        """The limits of a batch on this device."""
         return BatchLimits(self.max_batch, self.kv_bytes or default_kv_bytes(place))
 
 
 def _start(wanted: _Load) -> tuple[Scheduler, Callable[[Body], None] | None]:
-    """The worker, and what it does first: that of a GPU, or of a CPU, or one of transformers' own modules."""
+    """Start the worker for a GPU, a CPU, or transformers' own module; returns it and its first action."""
     place = pick_device(wanted.device)
     if place.type == "cuda" and not wanted.batch_invariant:
         from ttc.engines.embedded.gpu.families import architecture
@@ -81,7 +81,7 @@ def _start(wanted: _Load) -> tuple[Scheduler, Callable[[Body], None] | None]:
     if wanted.batch_invariant:
         raise ConfigError(
             "batch_invariant=True needs a Llama, Mistral, Qwen2 or Qwen3 model with full attention, "
-            f"not {wanted.config['model_type']!r}; batch_invariant=auto asks for it only where the model has it"
+            f"not {wanted.config['model_type']!r}; batch_invariant=auto enables it only for such models"
         )
     return _through_transformers(wanted, place), None
 
@@ -126,14 +126,14 @@ def _through_transformers(wanted: _Load, place: torch.device) -> Scheduler:
     return Scheduler(body, FallbackDecoder, wanted.text.decode, limits=limits, threads=wanted.threads)
 
 
-def _check_numbers(body: Body, folder: Path) -> None:
-    """Raise ConfigError where a short text gets no numbers, of which every draw would be one token again and again."""
+def _refuse_nan(body: Body, folder: Path) -> None:
+    """Raise ConfigError where the logits of a short text are NaN, which would make every draw repeat one token."""
     ids = range(min(_TRIED, body.max_context, body.dims.vocab))
     ((hidden, _),) = body.extend([(None, list(ids))])
     if body.logits(hidden).isnan().any():
         raise ConfigError(
-            f"{folder}: the model gives no numbers (NaN) in {str(body.dtype).removeprefix('torch.')}: its weights are "
-            "broken, or too large for float16 (engine.dtype=bfloat16 or float32)"
+            f"{folder}: the model's logits are NaN in {str(body.dtype).removeprefix('torch.')}: its weights are "
+            "damaged, or too large for float16 (engine.dtype=bfloat16 or float32)"
         )
 
 
@@ -142,7 +142,7 @@ _TRIED = 8
 
 @dataclass(frozen=True, slots=True)
 class _Core:
-    """A decoder, what `load_body` needs for it, and what its worker does first."""
+    """A decoder, what `load_body` needs for it, and the worker's first action."""
 
     decoder: Callable[[Body], Decoder]
     options: Mapping[str, Any]
@@ -159,9 +159,9 @@ def _paged(dims: Dims, dtype: torch.dtype, device: torch.device) -> _Core:
 
 
 def _warm_up(make_decoder: Callable[[Body], Decoder], body: Body) -> None:
-    """Compute a prompt and a token, before anybody waits for one or is timed: the first use on a machine compiles.
+    """Compute a prompt and a token, so that compilation does not delay or distort the first request.
 
-    That takes numba some seconds; what it has compiled it reads from the disk later on.
+    On a machine's first use, numba compiles for some seconds; later it loads the result from disk.
     """
     ((_, start),) = body.extend([(None, (0, 0))])
     decoder = make_decoder(body)
@@ -186,38 +186,38 @@ _ENCODERS = (
     "funnel ibert jina_bert layoutlm longformer luke megatron-bert mobilebert modernbert mpnet mra neobert nomic_bert "
     "nystromformer rembert roberta roberta-prelayernorm roformer squeezebert xlm-roberta xlm-roberta-xl xmod yoso"
 )
-"""Model types that read a whole text at once; transformers makes a language model of them by a head of noise."""
-_NO_WRITERS = {
-    "ForMaskedLM": "fills gaps of a text",
-    "ForPreTraining": "fills gaps of a text",
-    "ForQuestionAnswering": "marks places of a text",
+"""Encoder model types: transformers turns them into a language model by adding a randomly initialised head."""
+_OTHER_USES = {
+    "ForMaskedLM": "fills gaps in a text",
+    "ForPreTraining": "fills gaps in a text",
+    "ForQuestionAnswering": "marks parts of a text",
     "ForMultipleChoice": "compares texts",
     "ForSequenceClassification": "scores whole texts (--scorer orm:FOLDER)",
     "ForTokenClassification": "scores the steps of a text (--scorer prm:FOLDER)",
 }
-"""What models are for whose architecture ends so."""
-_SEES_AHEAD: Mapping[str, Sequence[Any]] = {"is_causal": [False], "use_bidirectional_attention": [True, "all"]}
-"""Fields of config.json and their values in models that embed texts, made of ones that write."""
+"""What models are for, by the suffix of their architecture's name."""
+_BIDIRECTIONAL: Mapping[str, Sequence[Any]] = {"is_causal": [False], "use_bidirectional_attention": [True, "all"]}
+"""Fields of config.json, with values that mark embedding models derived from generative ones."""
 
 
-def _refuse_what_writes_nothing(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError where the model goes on with no text: encoders, and heads for something else."""
-    for field, values in _SEES_AHEAD.items():
+def _refuse_non_generative(folder: Path, config: Mapping[str, Any]) -> None:
+    """Raise ConfigError where the model does not generate text: encoders, and other heads."""
+    for field, values in _BIDIRECTIONAL.items():
         if config.get(field) in values:
             raise ConfigError(
-                f"{folder}: config.json says {field}={json.dumps(config[field])}: the model reads a text in both "
-                "directions and continues none, so it cannot answer: name a causal language model"
+                f"{folder}: config.json says {field}={json.dumps(config[field])}: the model attends in both "
+                "directions and does not generate text: name a causal language model"
             )
     names = [str(name) for name in config.get("architectures") or ()]
-    uses = [use for name in names for ending, use in _NO_WRITERS.items() if name.endswith(ending)]
+    uses = [use for name in names for ending, use in _OTHER_USES.items() if name.endswith(ending)]
     kind = config.get("model_type")
     encodes = kind in _ENCODERS.split() and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
     if config.get("is_decoder") or not (encodes or (uses and len(uses) == len(names))):
         return
-    use = uses[0] if uses else "reads a text as a whole"
+    use = uses[0] if uses else "encodes a whole text"
     raise ConfigError(
-        f"{folder}: a model of type {kind!r} ({', '.join(names) or 'no architecture named'}) {use} and continues none, "
-        "so it cannot answer: name a causal language model (config.json: architectures ending in ForCausalLM)"
+        f"{folder}: a model of type {kind!r} ({', '.join(names) or 'no architecture named'}) {use} and does not "
+        "generate text: name a causal language model (config.json: architectures ending in ForCausalLM)"
     )
 
 
@@ -225,15 +225,15 @@ _POINTER = b"version https://git-lfs"
 
 
 def _refuse_pointers(folder: Path) -> None:
-    """Raise ConfigError where Git has left out the weights."""
+    """Raise ConfigError where the weights are Git LFS pointers."""
     for file in filter(Path.is_file, weight_files(folder)):
         with file.open("rb") as stream:
             if stream.read(len(_POINTER)) == _POINTER:
-                raise ConfigError(f"{file} only says where Git LFS has the weights: run `git lfs pull` in {folder}")
+                raise ConfigError(f"{file} is a Git LFS pointer, not the weights: run `git lfs pull` in {folder}")
 
 
 def _refuse_quantised(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError where the weights are not plain numbers."""
+    """Raise ConfigError where the weights are quantised."""
     scheme = config.get("quantization_config")
     if scheme:
         method = scheme.get("quant_method", "unknown") if isinstance(scheme, Mapping) else scheme

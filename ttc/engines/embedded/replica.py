@@ -1,7 +1,7 @@
 """One replica: an embedded engine in a process of its own, driven over a pipe.
 
-The parent (`ttc.engines.embedded.replicas`) sends options first, then calls; every call is answered by its usage
-reports, its tokens when it streams, and one end. The process ends when it is sent None, or when its parent is gone.
+The parent (`ttc.engines.embedded.replicas`) first sends options, then calls; each call is answered by its usage
+reports, its tokens if it streams, and one end message. The process ends when it receives None or its parent is gone.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class _Replica:
         raise TypeError(f"not a call: {call!r}")
 
     def _post(self, number: int, message: Report) -> None:
-        """Queue a message; what one turn of the loop queues is sent at once."""
+        """Queue a message; messages queued in one iteration of the loop are sent together."""
         if not self._outbox:
             asyncio.get_running_loop().call_soon(self._flush)
         self._outbox.append((number, message))
@@ -143,6 +143,6 @@ if __name__ == "__main__":
     main()
     sys.stdout.flush()
     sys.stderr.flush()
-    # As multiprocessing ends its workers: a thread of torch's that was joined may still be ending, and what an
-    # interpreter and C++ tear down at their end under it aborts the process.
+    # As multiprocessing ends its workers: a joined thread of torch may still be shutting down, and the teardown of the
+    # interpreter and of C++ while it runs would abort the process.
     os._exit(0)

@@ -1,10 +1,10 @@
 """The embedded engine in several processes: each holds the model and decodes its share of the draws.
 
-Two threads of one process do not decode a small model twice as fast: the steps between the matrix products hold
-Python's lock. Two processes do. Where a draw runs cannot change it (randomness is keyed by path), so results are those
-of one process on the same machine, bit for bit in batch-invariant mode. Cost: weights, caches and start-up once per
-process, and a prompt is computed once more where its draws are split. Left out: GPUs, and starting a replica again that
-died.
+Two threads of one process do not decode a small model twice as fast, since the steps between the matrix products hold
+the GIL. Two processes do. Randomness is keyed by path, so it does not matter where a draw runs: results are those of
+one process on the same machine, bit for bit in batch-invariant mode. Cost: weights, caches and start-up once per
+process, and a prompt is computed once more where its draws are split. Left out: several GPUs per process, and
+restarting a replica that died.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from ttc.errors import ConfigError, EngineError, TTCError
 __all__ = ["Replica", "ReplicatedEngine", "start"]
 
 _END_S = 10.0
-"""A replica that has not ended this long after it was told to is killed."""
+"""A replica that has not ended this long after it was asked to is killed."""
 
 
 def start(folder: Folder, model: str | None, options: Mapping[str, Any], processes: int) -> ReplicatedEngine:
@@ -61,7 +61,7 @@ def start(folder: Folder, model: str | None, options: Mapping[str, Any], process
         ConfigError: the options cannot be used.
         EngineError: a replica died while it started.
     """
-    read_config(folder)  # names a missing folder or file before anything slow is started
+    read_config(folder)  # reports a missing folder or file before any process is started
     place = pick_device(str(options["device"]))
     shares = _on_a_cpu(options["kv_bytes"], processes) if place.type == "cpu" else _on_gpus(place, processes)
     replicas = [Replica({**options, "model": model, **share}) for share in shares]
@@ -76,17 +76,17 @@ def start(folder: Folder, model: str | None, options: Mapping[str, Any], process
 
 
 def _on_a_cpu(kv_bytes: int | None, processes: int) -> list[dict[str, Any]]:
-    """Each has its share of the memory."""
+    """Options that give each replica its share of the memory."""
     share = (kv_bytes or default_kv_bytes(torch.device("cpu"))) // processes
     return [{"device": "cpu", "kv_bytes": share}] * processes
 
 
 def _on_gpus(place: torch.device, processes: int) -> list[dict[str, Any]]:
-    """Each has a GPU of its own, from the first on."""
+    """Options that give each replica its own GPU, from the first on."""
     have = torch.cuda.device_count()
     if str(place) != "cuda" or processes > have:
         raise ConfigError(
-            f"embedded: processes={processes} takes a GPU for each process, from cuda:0 on, and {have} are here: set "
+            f"embedded: processes={processes} needs a GPU for each process, from cuda:0 on, and there are {have}: set "
             f'processes={have} and device="cuda", or device="{place}" without processes'
         )
     return [{"device": f"cuda:{index}"} for index in range(processes)]
@@ -94,7 +94,7 @@ def _on_gpus(place: torch.device, processes: int) -> list[dict[str, Any]]:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A call that a replica has not ended yet; the future lives in `loop`."""
+    """A call that a replica has not ended yet; the future belongs to `loop`."""
 
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
@@ -102,7 +102,7 @@ class _Waiting:
     on_tokens: Callable[[tuple[int, ...]], None] | None = None
 
     def take(self, reports: Sequence[Report]) -> None:
-        """Hand on what came, in the loop of the call."""
+        """Deliver reports, in the loop of the call."""
         for report in reports:
             if isinstance(report, UsageReport):
                 self.on_usage(report.usage)
@@ -121,11 +121,12 @@ class _Waiting:
 
 
 class Replica:
-    """The parent's end of one process: sends calls, and a thread hands reports to the loops that wait for them."""
+    """The parent's end of one process: sends calls; a thread delivers reports to the event loops that wait for them."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._connection, theirs = Pipe()
-        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)  # not the working folder's `ttc.py`
+        # without the working folder, which may hold a file ttc.py
+        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
         environment = {**os.environ, "OMP_NUM_THREADS": str(options["threads"]), "PYTHONPATH": path}
         with theirs:
             command = [sys.executable, "-P", "-m", "ttc.engines.embedded.replica", str(theirs.fileno())]
@@ -145,7 +146,7 @@ class Replica:
         send(self._connection, dict(options))
 
     def ready(self) -> Capabilities:
-        """Wait for the model; raises what loading it raised, or EngineError when the process died."""
+        """Wait until the model is loaded; raises the error of loading it, or EngineError when the process died."""
         try:
             message = receive(self._connection)
         except (EOFError, OSError) as exc:
@@ -158,7 +159,7 @@ class Replica:
     async def call(
         self, call: Call, on_usage: UsageSink, on_tokens: Callable[[tuple[int, ...]], None] | None = None
     ) -> Any:
-        """Make a call and wait for its end; cancelling aborts it there. Raises EngineError when the replica is gone."""
+        """Make a call and wait for its result; cancelling aborts it. Raises EngineError when the replica is gone."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         number = next(self._numbers)
@@ -177,18 +178,18 @@ class Replica:
             raise
 
     def tell(self, message: Leave) -> None:
-        """Say what needs no answer; nothing where the replica is gone."""
+        """Send a message without an answer; ignored when the replica is gone."""
         with self._lock:
             if not self._gone:
                 self._send(next(self._numbers), message)
 
     def counters(self) -> Usage:
-        """The sum of all reports."""
+        """The sum of all usage reports."""
         with self._lock:
             return self._total
 
     def close(self) -> None:
-        """End the process; calls that wait fail with EngineError. May be called twice."""
+        """End the process; waiting calls fail with EngineError. May be called twice."""
         with self._lock:
             self._gone = self._gone or "the engine is closed"
             if not self._connection.closed:
@@ -200,16 +201,16 @@ class Replica:
             self._process.kill()
             self._process.wait()
         if self._reader.is_alive():
-            self._reader.join()  # the end of the process is the end of the pipe
+            self._reader.join()  # the pipe ends with the process
         self._connection.close()
         self._fail()
 
     def _send(self, number: int, call: Call) -> None:
-        with contextlib.suppress(OSError):  # the reader sees the end of the pipe and fails whoever waits
+        with contextlib.suppress(OSError):  # the reader notices the end of the pipe and fails all waiting calls
             send(self._connection, (number, call))
 
     def _read(self) -> None:
-        """Sort what comes by call until the pipe ends."""
+        """Receive reports until the pipe ends."""
         while True:
             try:
                 reports: list[tuple[int, Report]] = receive(self._connection)
@@ -245,7 +246,7 @@ class Replica:
 
 
 def _tell(waiting: _Waiting, reports: Sequence[Report]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop was closed under us: nobody is left to tell
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no receiver
         waiting.loop.call_soon_threadsafe(waiting.take, reports)
 
 
@@ -309,7 +310,8 @@ class ReplicatedEngine(StreamingTokenEngine):
         self._check(prompt, sampling)
         parts = self._router.split(prompt, draws) if draws else []
         message = _plain(prompt)
-        with self._router.running(parts):  # counted before anything is awaited: new weights are refused from here on
+        # counted before the first await, so that from here on new weights are refused
+        with self._router.running(parts):
             shares = await gather(self._part(message, sampling, *part, on_usage, on_tokens) for part in parts)
         return [completion for completions in shares for completion in completions]
 
@@ -332,5 +334,5 @@ async def _in_thread(loop: asyncio.AbstractEventLoop, action: Callable[[], None]
 
 
 def _plain(prompt: Prompt) -> Prompt:
-    """The prompt without what a replica does not read."""
+    """The prompt without the fields that a replica does not need."""
     return replace(prompt, text="", messages=(), logprobs=None, certainty=None)

@@ -1,8 +1,8 @@
-"""Which replica of an engine draws what: even loads, and continuations where their keys and values are.
+"""Assign draws to replicas: even loads, and continuations where their keys and values are cached.
 
-Many draws of one prompt are cut into contiguous runs, so that every replica gets its share; a few stay together. A
-continuation goes to the replica that drew what it continues, unless that one is much busier than another: then
-computing its prompt again is cheaper than waiting. Randomness is keyed by path, so where a draw runs cannot change it.
+Many draws of one prompt are split into contiguous ranges, one for each replica; a few stay together. A continuation
+goes to the replica that drew its prefix, unless that one is much busier than another: then computing the prompt again
+is cheaper than waiting. Randomness is keyed by path, so the result of a draw does not depend on where it runs.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from ttc.core import Path, Prompt
 __all__ = ["Router"]
 
 _RUN = 8
-"""Fewest draws of one prompt worth computing that prompt once more for."""
+"""Fewest draws per replica for which one prompt is computed on several replicas."""
 _SLACK = 8
-"""How many more draws than the idlest replica may be running where a continuation's cache is."""
+"""A continuation goes to its cache unless that replica runs this many more draws than the idlest."""
 _REMEMBERED = 1 << 16
-"""Places of finished draws that are remembered."""
+"""How many finished draws are remembered."""
 
 
 class Router:
-    """Counts what runs on each replica and remembers where every draw ran. Not thread-safe."""
+    """Counts the running draws of each replica and remembers where each draw ran. Not thread-safe."""
 
     def __init__(self, num: int) -> None:
         self.load = [0] * num
         self._home: OrderedDict[tuple[str, Path], int] = OrderedDict()
 
     def split(self, prompt: Prompt, draws: range) -> list[tuple[int, range]]:
-        """Return (replica, draws) in the order of the draws; `running` must follow."""
+        """Return (replica, draws) in the order of the draws; to be followed by `running`."""
         runs = min(len(self.load), max(len(draws) // _RUN, 1))
         if runs == 1:
             routes = [(self._one(prompt, draws), draws)]
@@ -44,7 +44,7 @@ class Router:
         return routes
 
     def idlest(self) -> int:
-        """The replica that runs least."""
+        """The replica with the fewest running draws."""
         return min(range(len(self.load)), key=lambda replica: (self.load[replica], replica))
 
     @contextmanager
@@ -75,7 +75,7 @@ class Router:
 
 
 def _shares(draws: range, loads: dict[int, int]) -> list[tuple[int, range]]:
-    """Contiguous shares of `draws` that leave all replicas in `loads` as even as can be; empty shares are left out."""
+    """Split `draws` into contiguous ranges that make the loads as equal as possible; empty ranges are left out."""
     level = dict(loads)
     for _ in draws:
         level[min(level, key=lambda replica: (level[replica], replica))] += 1

@@ -1,7 +1,7 @@
-"""What an engine and its replicas in other processes say to each other.
+"""Messages between an engine and its replicas in other processes.
 
-Messages are pickles between two processes of one program over a pipe that nothing else can write to; tensors travel as
-plain bytes, since torch's own way of sharing them needs a common parent. The parent sends (number, call) pairs and
+Messages are pickled, over a pipe between two processes of one program that nothing else can write to; tensors are sent
+as plain bytes, since torch's shared memory needs a common parent process. The parent sends (number, call) pairs and
 None at the end; a replica sends lists of (number, report) pairs.
 """
 
@@ -33,7 +33,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Generate:
-    """`Engine.generate`; with `streamed` the tokens of its only draw are sent as they come."""
+    """`Engine.generate`; if `streamed`, the tokens of its only draw are sent as they are sampled."""
 
     prompt: Prompt
     sampling: Sampling
@@ -59,12 +59,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Stop the call of this number."""
+    """Abort the call with this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """`SearchAware.prune`, or without a path `release`; it has no answer."""
+    """`SearchAware.prune`, or `release` without a path; it has no answer."""
 
     problem_id: str
     path: Path | None
@@ -82,14 +82,14 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class NewTokens:
-    """New tokens of a streamed call."""
+    """New tokens of a streaming call."""
 
     ids: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnd:
-    """The end of a call: its result, or what was raised; `how` is "cancelled" after an abort."""
+    """The end of a call: its result or its exception; `how` is "cancelled" after an abort."""
 
     how: Literal["done", "failed", "cancelled"]
     value: Any = None
@@ -104,5 +104,5 @@ def send(connection: Connection, message: object) -> None:
 
 
 def receive(connection: Connection) -> Any:
-    """Read one message; raises EOFError when the other side is gone."""
+    """Read one message; raises EOFError when the other side has closed."""
     return pickle.loads(connection.recv_bytes())

@@ -1,14 +1,14 @@
-"""The dialects of text: messages, without a tokenizer, and plain text, if no ids come back.
+"""The text dialects: messages, without a tokenizer, and plain text, for servers that return no ids.
 
-Messages (`ChatDialect`) go to `/v1/chat/completions`. Whole answers work: `direct`, `majority`, `best_of_n`. Thinking
-comes back in the server's reasoning fields and is kept apart from the answer; its switch is passed on. Search by steps
-works if the endpoint continues an assistant message (prefill) and distinguishes a stop string from an end. Features
-that need ids (budgets on thinking, log-probabilities) are refused before anything is sent. Where the server reports no
-usage, a local folder's template and tokenizer count.
+Messages (`ChatDialect`) go to `/v1/chat/completions`. Strategies of whole answers work: `direct`, `majority`,
+`best_of_n`. Thinking is returned in the server's reasoning fields and is kept apart from the answer; its switch is
+passed on. Search by steps works if the endpoint continues an assistant message (prefill) and distinguishes a stop
+string from an end. Features that need ids (budgets on thinking, log-probabilities) are refused before anything is sent.
+If the server reports no usage, tokens are counted with a local folder's template and tokenizer.
 
-Plain text (`PlainDialect`) is `/v1/completions` of a server that takes no ids, or gives none back. The chat template is
-the local folder's. Continuations are exact only as text: the server tokenises the whole text again, so caps in tokens,
-thinking control and log-probabilities are refused, and `Prompt.token_ids` is None.
+Plain text (`PlainDialect`) goes to `/v1/completions` of a server that accepts no ids, or returns none. The chat
+template is that of the local folder. Continuations are exact only as text: the server tokenises the whole text again,
+so caps in tokens, thinking control and log-probabilities are refused, and `Prompt.token_ids` is None.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PREFILL = {"continue_final_message": True, "add_generation_prompt": False}
 
 _STATES: Mapping[bool | None, ThinkState] = {None: "none", True: "open", False: "closed"}
 STATES: tuple[ThinkState, ...] = tuple(_STATES.values())
-"""How a prompt without ids keeps the thinking switch it was rendered with."""
+"""How a prompt without ids records the thinking switch it was rendered with."""
 _SWITCHES: Mapping[ThinkState, bool] = {"open": True, "closed": False}
 _EFFORTS = {True: "medium", False: "none"}
 
 
 class ChatDialect:
-    """Sends messages, reads messages."""
+    """Sends messages and reads messages."""
 
     path = "/chat/completions"
 
     def __init__(self, features: Features, text: Text | None = None) -> None:
-        """`features` say whether a message can be continued; `text` counts tokens, None without a tokenizer."""
+        """`features` tells whether a message can be continued; `text` counts tokens, None without a tokenizer."""
         self._features, self._text = features, text
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
@@ -59,7 +59,7 @@ class ChatDialect:
         )
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
-        """Refuse what messages cannot do."""
+        """Refuse what messages do not support."""
         check_temperature(sampling, self._features)
         check_stop_ids(sampling, self._features)
         check_steps(prompt, sampling, self._features, continues=prompt.think_state in self._features.prefill)
@@ -71,14 +71,14 @@ class ChatDialect:
             )
 
     def num_prompt(self, prompt: Prompt) -> int | None:
-        """By the folder's template, which need not be the server's; unknown without one."""
+        """Tokens of the prompt by the folder's template, which may differ from the server's; None without one."""
         if self._text is None:
             return None
         rendered = self._text.render(prompt.messages, _SWITCHES.get(prompt.think_state))
         return len(rendered.token_ids or ()) + len(self._text.encode(prompt.generated_text))
 
     def body(self, prompt: Prompt, sampling: Sampling, seed: int | None) -> dict[str, Any]:
-        """The request."""
+        """The request body."""
         messages = [{"role": message.role, "content": message.content} for message in prompt.messages]
         fields = shared_fields(sampling, seed, self._features)
         reply = prompt.generated_text.removeprefix(CLOSE)
@@ -114,7 +114,7 @@ def check_temperature(sampling: Sampling, features: Features) -> None:
 
 
 def check_stop_ids(sampling: Sampling, features: Features) -> None:
-    """Refuse stop ids where there are no ids."""
+    """Refuse stop ids for a server without ids."""
     if sampling.stop_token_ids:
         raise Unsupported(f"stop_token_ids need token ids, which {features.model} does not take: {CURE}")
 
@@ -133,31 +133,31 @@ def check_steps(prompt: Prompt, sampling: Sampling, features: Features, *, conti
 
 
 class PlainDialect:
-    """Renders with the tokenizer of a local folder, asks and reads text."""
+    """Renders with the tokenizer of a local folder; sends and reads text."""
 
     path = "/completions"
 
     def __init__(self, text: Text, features: Features) -> None:
-        """`features` say whether stop strings can be used."""
+        """`features` tells whether stop strings can be used."""
         self._text, self._features = text, features
         self._eos_texts = [text.decode([token]) for token in text.eos_ids]
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """Apply the folder's chat template; the ids are dropped, since nothing that follows has any."""
+        """Apply the folder's chat template; the ids are dropped, since continuations have none."""
         prompt = self._text.render(messages, thinking)
         return replace(prompt, token_ids=None, rendered_len=0, logprobs=None, certainty=None)
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
-        """Refuse what text cannot do."""
+        """Refuse what plain text does not support."""
         check_stop_ids(sampling, self._features)
         check_steps(prompt, sampling, self._features, continues=True)
 
     def num_prompt(self, prompt: Prompt) -> int | None:
-        """Our own count of the context; the server's may differ by a token where text is cut differently."""
+        """Our own count of the prompt; the server's may differ by a token where it splits text differently."""
         return len(self._text.encode(prompt.text))
 
     def body(self, prompt: Prompt, sampling: Sampling, seed: int | None) -> dict[str, Any]:
-        """The request."""
+        """The request body."""
         fields = shared_fields(sampling, seed, self._features) | {"prompt": prompt.text}
         return fields | ({"add_special_tokens": False} if self._features.extras else {})
 

@@ -1,10 +1,10 @@
-"""One OpenAI-compatible server: streams of plain dictionaries in, our errors out.
+"""One OpenAI-compatible server: sends requests, returns streams of plain dictionaries, raises our errors.
 
 Requests use aiohttp (`ttc.engines.shared.connections`), without an SDK. Nothing is retried here
-(`ttc.engines.shared.balance` decides); `refusals` interprets refusals. A JSON object in place of a stream becomes a
-stream of one chunk. Bounds on what a server may send: aiohttp's on headers (`MAX_HEAD` a line), `MAX_EVENT` for one
-event or a `get`; answers to `post` are unbounded. Unread data waits in the kernel. Redirects are not followed: like a
-wrong address, they are the operator's fault.
+(`ttc.engines.shared.balance` decides); `refusals` interprets error replies. A JSON object in place of a stream becomes
+a stream of one chunk. Limits on what a server may send: aiohttp's on headers (`MAX_HEAD` a line), `MAX_EVENT` for one
+event or a `get`; answers to `post` are unlimited. Unread data waits in the kernel. Redirects are not followed: like a
+wrong address, they are for the operator to correct.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ Chunk = Mapping[str, Any]
 MAX_CONNECTIONS = 1000
 MAX_EVENT = 1 << 24
 DRAIN_S = 0.1
-"""How long the end of a stream may follow its `[DONE]` before the connection is given up."""
+"""Seconds that the end of a stream may take after its `[DONE]` before the connection is closed."""
 PATIENCE = 10
-"""A whole answer may take so many times the idle time, as long as its server answers other questions."""
+"""A whole answer may take this many times the idle time, while its server answers other requests."""
 _COUNTS = re.compile(r"\d+ of \d+ bytes")
 ACCOUNT = {"OPENAI_ORG_ID": "openai-organization", "OPENAI_PROJECT_ID": "openai-project"}
-"""Variables of the SDK that say who pays, and the headers that tell it."""
+"""Environment variables of the SDK for the billed account, and their headers."""
 
 
 class Client:
-    """The way to one server; belongs to the event loop that first uses it."""
+    """The connections to one server; bound to the event loop that first uses it."""
 
     def __init__(self, url: str, access: Access) -> None:
-        """Open nothing yet."""
+        """Open no connection yet."""
         self._url, self._access = url, access
         self._opened: ClientSession | None = None
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[AsyncIterator[Chunk]]:
-        """Post `body` and give the chunks of the answer; leaving the block early closes the connection (an abort).
+        """Post `body` and yield the chunks of the answer; leaving the block early closes the connection (an abort).
 
-        If `body` asks for no stream there is one chunk, awaited as in `post_patiently`.
+        If `body` does not request a stream there is one chunk, awaited as in `post_patiently`.
 
         Raises:
             Transient: a failure that may pass, before the first chunk or between two.
-            EngineError: one that does not; PromptTooLong when it is the context.
+            EngineError: a permanent failure; PromptTooLong when the context is exceeded.
             ConfigError: a wrong key, model or URL.
         """
         if body.get("stream") is False:
@@ -70,14 +70,14 @@ class Client:
             yield chunks
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Chunk:
-        """Post `body` and give the whole answer; raises like `stream`."""
+        """Post `body` and return the whole answer; raises like `stream`."""
         return await self._answer(path, body, self._access.idle_s)
 
     async def post_patiently(self, path: str, body: Mapping[str, Any]) -> Chunk:
-        """Post `body` and give the whole answer, however long it takes; cancelling closes the connection (an abort).
+        """Post `body` and return the whole answer, however long it takes; cancelling closes the connection (an abort).
 
-        Nothing arrives while the server decodes, so silence means nothing: after each idle time the server is asked
-        something else. It counts as dead if it does not answer that, or after `PATIENCE` idle times. Raises like
+        Nothing arrives while the server decodes, so silence alone is not a failure: after each idle time the server
+        gets another request. It counts as dead if it does not answer that, or after `PATIENCE` idle times. Raises like
         `stream`.
         """
         answer = asyncio.ensure_future(self._answer(path, body, math.inf))
@@ -96,7 +96,7 @@ class Client:
         yield self._answered(await self.post_patiently(path, body))
 
     async def get(self, path: str) -> Chunk:
-        """Get an object; raises like `stream`."""
+        """Get a JSON object; raises like `stream`."""
         async with self._asked("GET", path, None) as response:
             return self._object(await self._whole(response, MAX_EVENT))
 
@@ -110,7 +110,7 @@ class Client:
             return self._object(await self._whole(response, math.inf))
 
     def _session(self) -> ClientSession:
-        """The connections, which belong to the loop that runs."""
+        """The session, which is bound to the running loop."""
         if self._opened is None:
             account = {header: os.environ[name] for name, header in ACCOUNT.items() if os.environ.get(name)}
             self._opened = open_session(
@@ -130,7 +130,7 @@ class Client:
     async def _asked(
         self, method: str, path: str, body: Mapping[str, Any] | None, idle_s: float | None = None
     ) -> AsyncIterator[ClientResponse]:
-        """The reply to a request, once its head came without a refusal; the connection is kept if all was read."""
+        """Yield the reply to a request once its head is there without an error; a fully read connection is kept."""
         session = self._session()
         url = path if "://" in path else f"{self._url.rstrip('/')}{path}"
         data = None if body is None else json.dumps(dict(body)).encode()
@@ -159,7 +159,7 @@ class Client:
         return b"".join(parts)
 
     async def _chunks(self, response: ClientResponse) -> AsyncGenerator[Chunk, None]:
-        """The objects of a stream of events, up to its `[DONE]` or its end; or the one object that comes instead."""
+        """The JSON objects of an event stream, up to `[DONE]` or its end; or the single object sent instead of one."""
         rest = b""
         lines: list[bytes] = []
         is_begun = False
@@ -191,7 +191,7 @@ class Client:
                 return
 
     def _answered(self, answer: Chunk) -> Chunk:
-        """A whole answer, checked to be one."""
+        """Return a whole answer; raises Transient unless it is one."""
         if self._without_error(answer).get("choices") is None:
             raise Transient(EngineError(no_choices(self._url, self._access, answer)))
         return answer
@@ -217,7 +217,7 @@ class Client:
         return value
 
     def _parsed(self, data: bytes) -> object:
-        """The JSON that comes with an error, or its text."""
+        """The JSON of an error reply, or its text."""
         try:
             return _value(data)
         except (ValueError, RecursionError):
@@ -230,7 +230,7 @@ class Client:
 
     @contextlib.contextmanager
     def _lost(self) -> Iterator[None]:
-        """A connection that broke or was never made is a failure that may pass."""
+        """Turn connection failures into Transient."""
         import aiohttp
 
         try:
@@ -253,17 +253,17 @@ class Client:
 
 
 def no_events(url: str, content_type: str) -> str:
-    """The message about a reply that is neither a stream of events nor a JSON object."""
+    """The error message for a reply that is neither an event stream nor a JSON object."""
     return f"{url} answers a completion with {content_type}, not with events or JSON: check engine.base_url"
 
 
 def no_choices(url: str, access: Access, answer: Chunk) -> str:
-    """The message about an object that is no answer: some servers report errors that way, with status 200."""
+    """The error message for an object that is not an answer: some servers report errors that way, with status 200."""
     return f"{url} answers a completion without choices: {access.hide(json.dumps(dict(answer), ensure_ascii=False))}"
 
 
 async def _drained(response: ClientResponse) -> None:
-    """Read the little that follows `[DONE]`, so that the connection can be kept; failures no longer matter."""
+    """Read what follows `[DONE]`, so that the connection can be reused; failures are ignored."""
     import aiohttp
 
     with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
@@ -273,7 +273,7 @@ async def _drained(response: ClientResponse) -> None:
 
 
 def _value(data: bytes) -> Any:
-    """The JSON in `data`, read by the faster parser, or by Python's own for lone surrogates, which that refuses."""
+    """Parse `data` with the faster parser, or with Python's own for lone surrogates, which the faster one refuses."""
     try:
         return from_json(data, allow_inf_nan=False)
     except ValueError:

@@ -1,18 +1,18 @@
-"""The engine over OpenAI-compatible servers: requests retried, balanced, counted.
+"""The engine for OpenAI-compatible servers: requests with retries, balancing and accounting.
 
-A draw with a seed, or one that is being watched, is a streamed request of its own: after an abort the decoded tokens
-are known, silence is noticed, thinking can be shown as it arrives. A server that returns ids or token counts only with
-whole answers is not asked for streams. Draws without seeds (`seeded=false`) of one prompt are one request for several
-whole choices: fewer messages, but if such a request is cut off, what it had decoded is unknown and missing from the
-ledger. Cancelling closes the connection, which aborts the request in the server. A retry sends the same seed; the
-tokens of a failed attempt are `overrun`, and if it had begun to answer, its prompt is charged, too, at the length of
-the successful attempt's (an estimate if the server counts). The dialect was chosen at the start
-(`ttc.engines.openai.probe`).
+A draw with a seed, or one that is displayed, is a streamed request of its own: after an abort its decoded tokens are
+known, silence is noticed, and thinking can be shown as it arrives. Streaming is not used with a server that returns ids
+or token counts only with whole answers. Draws without seeds (`seeded=false`) of one prompt are one request for several
+whole choices: fewer messages, but if such a request is cut off, the number of tokens it had decoded is unknown and
+missing from the ledger. Cancelling closes the connection, which aborts the request in the server. A retry sends the
+same seed; the tokens of a failed attempt are `overrun`, and if it had begun to answer, its prompt is charged, too, with
+the length counted for the successful attempt (an estimate where only the server counts). The dialect is chosen at the
+start (`ttc.engines.openai.probe`).
 
-There are two ledgers. If ids come back, ours are counted and the server's only compared: a difference is recorded and
-warned of once, never adopted silently. Otherwise the server's counts are used, or the local tokenizer's if it reports
-none; without a tokenizer, thinking that the server does not count separately is estimated by its share of the
-characters. A draw that was cut off reports nothing; its streamed tokens are `overrun` on our side, and the server may
+There are two ledgers. If ids are returned, our own count is used, and the server's is only compared: a difference is
+recorded and warned of once, never adopted silently. Otherwise the server's counts are used, or the local tokenizer's if
+it reports none; without a tokenizer, thinking that the server does not count separately is estimated by its share of
+the characters. A draw that was cut off has no usage report; its streamed tokens are our `overrun`, and the server may
 have decoded a few more.
 """
 
@@ -48,15 +48,15 @@ from ttc.errors import EngineError, Unsupported
 from ttc.session.thinking import OPEN, split_text
 
 MOST_TOGETHER = 64
-"""Most choices of one request."""
+"""Most choices in one request."""
 LONG = 16
-"""Tokens of a draw that another one repeats by chance only seldom."""
+"""Length in tokens from which two draws are rarely equal by chance."""
 MANY_PROMPTS, MANY_REPEATS = 4, 12
-"""What it takes of such repeats, with no draw between that differed, to say that a server may not sample."""
+"""Number of such repeats, with no differing draw between them, that suggests a server which does not sample."""
 
 
 class Dialect(Protocol):
-    """How an endpoint is spoken to."""
+    """How requests to an endpoint are written and its answers read."""
 
     path: str
 
@@ -65,25 +65,25 @@ class Dialect(Protocol):
         ...
 
     def check(self, prompt: Prompt, sampling: Sampling) -> None:
-        """Refuse what the endpoint cannot honour (Unsupported, PromptTooLong), before anything is sent."""
+        """Refuse what the endpoint does not support (Unsupported, PromptTooLong), before anything is sent."""
         ...
 
     def num_prompt(self, prompt: Prompt) -> int | None:
-        """Tokens of the context by our own count; None without a tokenizer."""
+        """Tokens of the prompt by our own count; None without a tokenizer."""
         ...
 
     def body(self, prompt: Prompt, sampling: Sampling, seed: int | None) -> dict[str, Any]:
-        """The request of one draw."""
+        """The request body of one draw."""
         ...
 
     def reader(self, prompt: Prompt, sampling: Sampling) -> Reader:
-        """A fresh reader for its answer."""
+        """A new reader for its answer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """Where the servers are and how hard to try; `max_in_flight` requests at once over all of them."""
+    """Addresses, access and retries; `max_in_flight` limits concurrent requests over all servers."""
 
     urls: tuple[str, ...]
     access: Access
@@ -92,7 +92,7 @@ class Connection:
 
 
 class _Wires:
-    """Clients and the limit of requests in flight of one event loop."""
+    """Clients and concurrency limit of one event loop."""
 
     def __init__(self, connection: Connection) -> None:
         self.clients = {url: Client(url, connection.access) for url in connection.urls}
@@ -102,7 +102,7 @@ class _Wires:
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Wait for a slot; if too many requests share the server's context, one slot is given up."""
+        """Wait for a slot; if too many requests share the server's context, the limit is lowered by one."""
         await self._slots.acquire()
         is_free = True
         try:
@@ -123,32 +123,32 @@ class _Wires:
 
 
 class _Loops:
-    """The wires of every loop that uses the engine, each its own: several threads may run one each."""
+    """The wires of every event loop that uses the engine; several threads may each run one."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._wires: dict[asyncio.AbstractEventLoop, _Wires] = {}
 
     async def here(self) -> _Wires:
-        """Those of the running loop."""
+        """The wires of the running loop."""
         loop = asyncio.get_running_loop()
         wires = self._wires.get(loop)
         if wires is None:
             for ended in [other for other in list(self._wires) if other.is_closed()]:
-                self._wires.pop(ended, None)  # in place: other threads add theirs meanwhile
+                self._wires.pop(ended, None)  # in place, since other threads may add theirs meanwhile
             wires = self._wires[loop] = _Wires(self._connection)
             await anext(wires.guard)
         return wires
 
     async def close(self) -> None:
-        """Close the connections of this loop; those of a loop that ended are gone with it."""
+        """Close the connections of this loop; those of an ended loop are closed already."""
         wires = self._wires.pop(asyncio.get_running_loop(), None)
         if wires is not None:
             await wires.guard.aclose()
 
 
 async def _closing(clients: Mapping[str, Client]) -> AsyncGenerator[None, None]:
-    """Close the clients when closed itself: by the engine, or by a loop that ends without the engine being closed."""
+    """Close the clients when this is closed: by the engine, or by a loop that ends before the engine is closed."""
     try:
         yield
     finally:
@@ -158,7 +158,7 @@ async def _closing(clients: Mapping[str, Client]) -> AsyncGenerator[None, None]:
 
 @dataclass(slots=True)
 class Attempts:
-    """One draw over all its attempts; `begun` of those that died had begun to answer."""
+    """All attempts of one draw; `begun` counts failed ones that had begun to answer."""
 
     attempts: int = 0
     begun: int = 0
@@ -167,7 +167,7 @@ class Attempts:
 
 
 class RemoteEngine:
-    """Implements Engine; token ids or not is the dialect's matter."""
+    """Implements Engine; the dialect decides whether token ids are used."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class RemoteEngine:
 
     @property
     def features(self) -> Features:
-        """What the endpoint was found to honour."""
+        """The features that the probe has found."""
         return self._features
 
     @property
@@ -212,7 +212,7 @@ class RemoteEngine:
 
     @property
     def balancer(self) -> Balancer:
-        """What chooses a server for each request, for others that ask the same servers."""
+        """The balancer of the servers, for other code that sends requests to them."""
         return self._balancer
 
     @property
@@ -244,9 +244,9 @@ class RemoteEngine:
         return self._ledger.totals
 
     def estimated(self, messages: Sequence[Message], said: str) -> Usage:
-        """The cost of a reply to `messages` by the local tokenizer, for a server that reports none; 0 without one.
+        """The usage of a reply to `messages` by the local tokenizer, for a server that reports none; 0 without one.
 
-        Without messages it is the reply alone.
+        Without messages it is the usage of the reply alone.
         """
         if self._tokens is None:
             return Usage()
@@ -258,7 +258,7 @@ class RemoteEngine:
         return self._ledger.compared
 
     async def beside(self, url: str, route: str, body: Mapping[str, Any] | None = None) -> Chunk:
-        """Ask for a route of a server that stands beside its API: by GET, or with a `body` by POST.
+        """Request a route outside the API of a server: by GET, or with a `body` by POST.
 
         Raises what `Client.stream` raises.
         """
@@ -283,7 +283,8 @@ class RemoteEngine:
         async def attempt(url: str) -> Outcome:
             return await self._attempt(url, body, self._dialect.reader(prompt, sampling), tally, on_tokens)
 
-        problem = prompt.problem_id or prompt.text[: prompt.rendered_chars]  # whose requests stay on one server
+        # the requests of a problem stay on one server
+        problem = prompt.problem_id or prompt.text[: prompt.rendered_chars]
         try:
             outcome = await self._balancer.send(problem, attempt, self._retry)
         except BaseException:
@@ -300,7 +301,7 @@ class RemoteEngine:
         return self._completion(prompt, draw, outcome, usage)
 
     async def _counted(self, prompt: Prompt) -> int | None:
-        """Tokens of the context by our own count; a long text is encoded beside the event loop."""
+        """Tokens of the prompt by our own count; a long text is encoded outside the event loop."""
         if prompt.token_ids is not None or len(prompt.text) <= LONG_TEXT:
             return self._dialect.num_prompt(prompt)
         return await asyncio.to_thread(self._dialect.num_prompt, prompt)
@@ -309,7 +310,7 @@ class RemoteEngine:
         if outcome.finish_reason == "abort":
             self._ledger.note_end(str(outcome.stop_reason))
         is_block = prompt.think_state == "closed" and outcome.text.startswith(OPEN)
-        if is_block and split_text(outcome.text, False).thinking.strip():  # the template's own is empty
+        if is_block and split_text(outcome.text, False).thinking.strip():  # the template's own block is empty
             self._ledger.note_thought()
         return Completion(
             path=(*prompt.path, draw),
@@ -350,10 +351,10 @@ class RemoteEngine:
             raise
 
     def _usage(self, counted: int | None, outcome: Outcome, tally: Attempts) -> Usage:
-        """Our counts where there are ids, the server's where there are none."""
+        """Our counts where there are ids, else the server's."""
         server = outcome.server
         if self._capabilities.token_ids:
-            prompt, thinking = counted or 0, 0  # the session counts thinking on ids
+            prompt, thinking = counted or 0, 0  # the session counts thinking by ids
         else:
             prompt = server.prompt if server.prompt is not None else counted or 0
             thinking = outcome.num_thinking
@@ -371,7 +372,7 @@ class RemoteEngine:
 
 
 class RemoteTokenEngine(RemoteEngine):
-    """The same with token ids on the wire: also a StreamingEngine, and a ToolEngine."""
+    """The same with token ids: also a StreamingEngine and a ToolEngine."""
 
     @property
     def tool_format(self) -> str:
@@ -379,12 +380,12 @@ class RemoteTokenEngine(RemoteEngine):
         return self._tokenizer().tool_format
 
     def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
-        """See `ttc.core.ToolEngine`; by the template of the local folder."""
+        """See `ttc.core.ToolEngine`; uses the template of the local folder."""
         return self._tokenizer().render(messages, thinking, tools)
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`; without seeds, draws of one prompt are one request."""
-        if self._features.seeds or self._features.verbose:  # llama.cpp gives the ids of one choice
+        if self._features.seeds or self._features.verbose:  # llama.cpp returns the ids of one choice only
             return await super().generate(prompt, sampling, draws, on_usage)
         self._dialect.check(prompt, sampling)
         groups = [draws[at : at + MOST_TOGETHER] for at in range(0, len(draws), MOST_TOGETHER)]
@@ -394,7 +395,7 @@ class RemoteTokenEngine(RemoteEngine):
     async def _together(
         self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink
     ) -> list[Completion]:
-        """One request for all of `draws`; choices missing from a server that ignores `n` are asked for again."""
+        """One request for all of `draws`; choices that a server without support for `n` omits are requested again."""
         body = self._dialect.body(prompt, sampling, None) | {"n": len(draws), "stream": False}
         body.pop("stream_options", None)
         counted, tally = self._dialect.num_prompt(prompt) or 0, Attempts()
@@ -425,7 +426,7 @@ class RemoteTokenEngine(RemoteEngine):
         return completions + (await self._together(prompt, sampling, rest, on_usage) if rest else [])
 
     def _beside(self, counted: int, outcome: Outcome) -> Usage:
-        """The usage of a choice that shares its request with another, which was charged for the prompt."""
+        """The usage of a choice in a request whose prompt was charged to another choice."""
         return Usage(
             generated=outcome.num_generated,
             overrun=outcome.num_streamed - outcome.num_generated,
@@ -437,7 +438,7 @@ class RemoteTokenEngine(RemoteEngine):
     async def stream(
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens
     ) -> Completion:
-        """See `ttc.core.StreamingEngine`; tokens of an attempt that died are not handed over again."""
+        """See `ttc.core.StreamingEngine`; after a retry, tokens that were passed on already are not passed on again."""
         self._dialect.check(prompt, sampling)
         return await self._draw(prompt, sampling, draw, on_usage, on_tokens)
 
@@ -447,7 +448,7 @@ class Reconciliation:
     """How the server's counts compare with ours, over finished draws.
 
     `agreed` + `differed` + `unreported` + `taken` is the number of finished draws: both counts known and equal, or not;
-    no usage from the server; only the server's count known. The token sums run over the draws that were compared.
+    no usage from the server; only the server's count known. The token sums are over the compared draws.
     """
 
     agreed: int = 0
@@ -472,13 +473,13 @@ class Ledger:
         self.compared = Reconciliation()
 
     def report(self, usage: Usage, sink: UsageSink) -> None:
-        """Charge one draw, here and to its session."""
+        """Charge one draw to the engine's totals and to its session."""
         with self._lock:
             self.totals += usage
         sink(usage)
 
     def note_end(self, word: str) -> None:
-        """Warn once of a finish reason that is not known."""
+        """Warn once of an unknown finish reason."""
         if finish_of(word.lower()) is None and word not in self._noted:
             self._noted.add(word)
             text = (
@@ -494,7 +495,7 @@ class Ledger:
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def note_draws(self, done: Sequence[Completion]) -> None:
-        """Warn once if the draws of each prompt are all the same text: a vote over them is meaningless."""
+        """Warn once if all draws of each prompt are the same text: a vote over them is meaningless."""
         if len(done) < 2 or min(completion.usage.generated for completion in done) < LONG:
             return
         self._differed = self._differed or len({completion.text for completion in done}) > 1
@@ -511,7 +512,7 @@ class Ledger:
         )
 
     def compare(self, prompt: int | None, streamed: int | None, server: ServerUsage) -> None:
-        """Compare one finished draw: context and received tokens by our count (None: unknown) with the server's."""
+        """Compare our counts of prompt and received tokens (None: unknown) with the server's, for one finished draw."""
         before = self.compared
         if server.prompt is None or server.generated is None:
             if prompt is None and not before.unreported:

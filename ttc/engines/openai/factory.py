@@ -1,15 +1,16 @@
 """The openai engine: any OpenAI-compatible endpoint, one or several servers of one model.
 
-The endpoint's abilities are probed once at the start (`ttc.engines.openai.probe`). With a local tokenizer and a server
-that takes and returns token ids (vLLM, llama.cpp's own), every strategy and exact thinking control work as on an engine
-in this process. With a tokenizer and plain completions, search works on text. With neither, whole answers work through
-messages: `direct`, `majority`, `best_of_n`; what cannot be honoured is refused before it is sent. A server that takes
-ids and enforces grammars (vLLM, with `auto` or `guidance` as its structured outputs' backend) supports functions, too.
-Cost: the endpoint's, and a few requests of 4 tokens for the probe at every start, on no run's ledger. Left out: images,
-functions over messages (the endpoint passes those through), servers of different models behind one engine.
+The endpoint's features are probed once at the start (`ttc.engines.openai.probe`). With a local tokenizer and a server
+that accepts and returns token ids (vLLM, llama.cpp's own), every strategy and exact thinking control work as on an
+in-process engine. With a tokenizer and plain completions, search works on text. With neither, strategies of whole
+answers work through messages (`direct`, `majority`, `best_of_n`), and unsupported requests are refused before they are
+sent. A server that accepts ids and enforces grammars (vLLM, with `auto` or `guidance` as its structured outputs'
+backend) supports functions, too. Cost: the endpoint's, and a few requests of 4 tokens for the probe at every start, on
+no run's ledger. Left out: images, functions over messages (the endpoint passes those through), servers of different
+models in one engine.
 
-The best settings for vLLM: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU
-build 0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunked prefill with seeds kills it.
+Recommended for vLLM: `vllm serve MODEL --enable-prompt-tokens-details` (then cached tokens are counted); its CPU build
+0.32 also needs `--block-size 32 --no-enable-chunked-prefill`, since chunked prefill with seeds crashes it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ OFFICIAL = "https://api.openai.com/v1"
 UNKNOWN_CONTEXT = 1 << 20
 KEY = "OPENAI_API_KEY"
 _NO_TOKENIZER = ("off", "none")
-"""What says that a folder is not to be read; where settings are written as text, `none` leaves the setting out."""
+"""Values that turn the local tokenizer off; where settings are written as text, `none` also unsets a setting."""
 
 
 def _reads(*, model: str | None, tokenizer: str | None, **_: object) -> list[ModelFolder]:
@@ -65,33 +66,33 @@ def openai(
     idle_s: float = 600.0,
     silent_again: bool = True,
 ) -> Engine:
-    """Connect to a server and find out what it can do.
+    """Connect to a server and probe its features.
 
     Args:
-        model: the name the server knows it by; absent where it serves only one.
-        base_url: where the API is, http://127.0.0.1:8000/v1; several servers of the same model by commas. Absent: the
-            environment's OPENAI_BASE_URL, else OpenAI's own.
+        model: the model's name on the server; may be absent where it serves only one.
+        base_url: address of the API, http://127.0.0.1:8000/v1; several servers of the same model separated by commas.
+            Absent: the environment's OPENAI_BASE_URL, else OpenAI's own.
         tokenizer: folder or hub id of the model's tokenizer and chat template, which makes exact token control
             possible. Absent: the model where it is a folder; "off": messages only.
-        api_key_env: environment variable that holds the key; the key itself is never stored.
+        api_key_env: environment variable with the key; the key itself is never stored.
         max_context: a limit below the server's own, in tokens.
-        seeded: send every draw with a seed of its own, which makes draws reproducible where the server heeds seeds.
-            False is faster: no seeds, and on a server that takes token ids draws of one prompt in one request.
+        seeded: send every draw with a seed of its own, which makes draws reproducible where the server uses seeds.
+            False is faster: no seeds, and on a server that accepts token ids, the draws of a prompt in one request.
             Commands without --seed choose False.
-        logprobs: ask for the log-probabilities of what is drawn. Commands without --seed choose False where no strategy
-            and no scorer reads them.
+        logprobs: request the log-probabilities of sampled tokens. Commands without --seed choose False where no
+            strategy and no scorer reads them.
         max_in_flight: most requests at once; further ones wait here. llama.cpp's server gets as many as it has slots.
-        max_concurrency: most problems at once, where the caller does not say; two for each slot of llama.cpp's server.
-        attempts: most attempts of one request, the first included; only transient failures are tried again.
-        retry_s: no attempt starts so many seconds after the first failure.
+        max_concurrency: most problems at once, where the caller sets no number; two per slot of llama.cpp's server.
+        attempts: most attempts of one request, including the first; only transient failures are retried.
+        retry_s: no attempt starts later than this after the first failure, in seconds.
         connect_s: seconds to wait for a connection.
-        idle_s: seconds of silence after which a request counts as dead.
-        silent_again: ask a server again that was silent so long, since a lost connection looks the same. False: only
-            another one is asked.
+        idle_s: seconds of silence after which a request has failed.
+        silent_again: retry on a server that was silent for this long, since a lost connection looks the same. False:
+            retry on other servers only.
 
     Raises:
-        ConfigError: nothing answers there, the key, model or tokenizer is wrong, or an option is out of range.
-        EngineError: the server answers, but is too busy to be asked what it can do.
+        ConfigError: no server answers, the key, model or tokenizer is wrong, or an option is out of range.
+        EngineError: the server answers, but is too busy to be probed.
     """
     from ttc.engines.openai.engine import Connection
     from ttc.engines.openai.refusals import Access
@@ -112,7 +113,8 @@ def openai(
             stacklevel=2,
         )
     features = replace(features, seeds=features.seeds and seeded, logprobs=features.logprobs and logprobs)
-    if features.slots is not None:  # with more, requests wait there in silence and problems lose their prefixes
+    # further ones would wait there in silence, and problems would lose their cached prefixes
+    if features.slots is not None:
         num_slots = features.slots * len(urls)
         max_in_flight, max_concurrency = min(max_in_flight, num_slots), min(max_concurrency, 2 * num_slots)
     context = features.max_context or (local.max_context if local else None) or UNKNOWN_CONTEXT
@@ -129,7 +131,7 @@ def openai(
 
 @dataclass(frozen=True, slots=True)
 class _Local:
-    """What a local folder says of the model: tokenizer, shape and context, as far as they are there."""
+    """The local folder's tokenizer, model shape and context, as far as available."""
 
     text: Text
     shape: ModelShape | None
@@ -139,7 +141,7 @@ class _Local:
 def _engine(
     features: Features, capabilities: Capabilities, connection: Connection, local: _Local | None
 ) -> RemoteEngine:
-    """The engine for the richest dialect that was found."""
+    """The engine for the most capable dialect of the endpoint."""
     from ttc.engines.openai.chat import ChatDialect, PlainDialect
     from ttc.engines.openai.engine import RemoteEngine, RemoteTokenEngine
     from ttc.engines.openai.ids import IdsDialect, ScoringEngine
@@ -171,7 +173,7 @@ def _engine(
 
 
 def _urls(given: str) -> tuple[str, ...]:
-    """The servers of a comma list; raises ConfigError for an invalid address, or one that contains a secret."""
+    """The servers of a comma-separated list; raises ConfigError for an invalid address, or one with a secret."""
     urls = tuple(url.strip().rstrip("/") for url in given.split(",") if url.strip())
     for url in urls:
         parts = urlsplit(url)
@@ -191,7 +193,7 @@ def _urls(given: str) -> tuple[str, ...]:
 
 
 def _key(name: str, urls: tuple[str, ...]) -> str:
-    """The key; local servers need none, so only an asked-for or official one must be there."""
+    """The key; required only if its variable was named or a server is official, since local servers need none."""
     key = os.environ.get(name, "").strip()
     if not key and (name != KEY or OFFICIAL in urls):
         raise ConfigError(
@@ -228,7 +230,7 @@ def _local(model: str | None, tokenizer: str | None) -> _Local | None:
 
 
 def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _Local | None) -> Features:
-    """Probe the first server that answers; the others must serve the same model, or be down for now."""
+    """Probe the first server that answers; the others must serve the same model, or be unreachable for now."""
     from ttc.engines.openai.probe import Unreachable, probe, served_model
     from ttc.engines.openai.sync_client import SyncClient
 

@@ -1,16 +1,16 @@
 """The dialect of token ids: `/v1/completions` with ids as prompt and ids in the answer (vLLM, llama.cpp's own server).
 
-With it an endpoint is an engine like one in this process: exact continuations, thinking control, log-probabilities,
-counts that do not rest on the server's word, and functions shown by the folder's own template, where the server holds
-answers to a grammar. Stops are checked here as well, id by id, so a server that overlooks one costs tokens (charged as
-`overrun`) but changes no result.
+With it an endpoint works like an in-process engine: exact continuations, thinking control, log-probabilities, counts
+that do not depend on the server's report, and functions rendered by the folder's own template where the server enforces
+grammars. Stops are checked here as well, id by id, so a server that misses one costs tokens (charged as `overrun`) but
+changes no result.
 
-llama.cpp's server gives the ids of an answer that came whole (`__verbose.tokens`); its streams leave out a token that
-ends within a character. It stops at strings only, so a marker among the stop ids goes there as its text (the text of
-another id stands within other tokens, too); where other tokens spell that text, the answer is not finished.
+llama.cpp's server returns the ids of an answer that is not streamed (`__verbose.tokens`); its streams omit a token that
+ends within a character. It stops at strings only, so a marker among the stop ids is sent as its text (the text of
+another id also occurs within other tokens); where other tokens spell that text, the answer is not finished.
 
 Log-probabilities of given ids (`ScoringEngine`) need vLLM's `prompt_logprobs`. With `prompt_logprobs: k` the server
-also gives its k likeliest tokens at every place, which is what distillation asks a teacher; servers allow 20 unless
+also returns its k likeliest tokens at every position, which distillation needs of a teacher; servers allow 20 unless
 started with a larger `--max-logprobs`. The server computes every token anew (vLLM does not read its prefix cache for
 such a request) and must sample one token, which is charged as `overrun`.
 """
@@ -41,11 +41,11 @@ from ttc.errors import EngineError, Unsupported
 TOKEN_PREFIX = "token_id:"
 MAX_ID = 1 << 31
 MOST_BYTES = 4
-"""Of a character, and so most tokens that one is spread over."""
+"""Bytes of a character, and so most tokens that one is split into."""
 
 
 class IdsDialect:
-    """Renders, asks and reads with the tokenizer of a local folder."""
+    """Renders, sends and reads with the tokenizer of a local folder."""
 
     path = "/completions"
 
@@ -65,11 +65,11 @@ class IdsDialect:
         check_room(len(prompt.token_ids), sampling.max_tokens, self._max_context)
 
     def num_prompt(self, prompt: Prompt) -> int | None:
-        """Our own count of the context."""
+        """Our own count of the prompt."""
         return len(prompt.token_ids or ())
 
     def body(self, prompt: Prompt, sampling: Sampling, seed: int | None) -> dict[str, Any]:
-        """The request."""
+        """The request body."""
         fields = shared_fields(sampling, seed, self._features)
         fields |= {"prompt": list(prompt.token_ids or ()), "add_special_tokens": False, "return_token_ids": True}
         fields |= {"include_stop_str_in_output": True} if self._features.extras else {}
@@ -90,15 +90,15 @@ class IdsDialect:
 
 
 def num_logprobs(features: Features) -> int:
-    """The `logprobs` to ask for: those of the sampled tokens alone, which llama.cpp gives with one likeliest token."""
+    """The value of `logprobs`: for sampled tokens only, which llama.cpp returns together with one likeliest token."""
     return 1 if features.verbose else 0
 
 
 def ids_of(chunk: Chunk) -> list[int] | None:
-    """The ids of a chunk: `token_ids` of its choice, llama.cpp's `tokens`, or tokens spelled `token_id:17`, or None.
+    """The ids of a chunk: `token_ids` of its choice, llama.cpp's `tokens`, or tokens written `token_id:17`; or None.
 
     Raises:
-        ValueError: there is something else in the place of the ids.
+        ValueError: the value is not a list of ids.
     """
     choice = first_choice(chunk)
     ids = choice.get("token_ids", as_mapping(chunk.get(VERBOSE), VERBOSE).get("tokens"))
@@ -113,13 +113,13 @@ def ids_of(chunk: Chunk) -> list[int] | None:
 def logprobs_of(
     choice: Mapping[str, Any], ids: Sequence[int], decode: Callable[[Sequence[int]], str]
 ) -> list[float | None] | None:
-    """The log-probabilities of `ids` in a choice; None where they are not all there.
+    """The log-probabilities of `ids` in a choice; None if they are incomplete.
 
-    llama.cpp leaves out those of a token that ends within a character, and of the last ones where they completed a stop
-    string: those alone are None.
+    llama.cpp omits those of a token that ends within a character, and of the last tokens where they completed a stop
+    string: only those are None.
 
     Raises:
-        ValueError: they have not the shape of a list.
+        ValueError: the value is not a list of numbers.
     """
     column = as_mapping(choice.get("logprobs"), "logprobs")
     rows = as_mappings(column.get("content"), "content")
@@ -148,7 +148,7 @@ def _as_list(value: object, name: str) -> Sequence[Any]:
 
 
 class IdsReader:
-    """Gathers ids and ends the draw at the first stop, whatever the server does."""
+    """Collects ids and ends the draw at the first stop, whether or not the server does."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class IdsReader:
         return len(self._ids) + self._num_extra
 
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
-        """Take a chunk; tokens after the end say that the server runs on, and then there is nothing to wait for."""
+        """Take a chunk; tokens after the end mean that the server missed the stop, so reading can end."""
         choice = self._tail.add(chunk)
         new, before = ids_of(chunk) or [], len(self._ids)
         runs_on = bool(new) and self._end is not None
@@ -183,7 +183,7 @@ class IdsReader:
         if self._logprobs is not None and new:
             values = logprobs_of(choice, new, self._decode)
             if choice.get("logprobs") is None and isinstance(self._tail.stop, str):
-                values = [None] * len(new)  # llama.cpp's, where all of its tokens may belong to the stop string
+                values = [None] * len(new)  # llama.cpp omits them where all of its tokens may belong to the stop string
             self._logprobs = None if values is None else self._logprobs + values[:count]
         return runs_on, tuple(self._ids[before:])
 
@@ -202,10 +202,10 @@ class IdsReader:
             stop = self._tail.finish
         ids, logprobs = tuple(self._ids), self._logprobs
         if finish == "stop" and self._end is None and isinstance(self._tail.stop, str):
-            # The text spells what ends a draw, but not by its id: a server that knows text only has stopped too early.
+            # The text spells the end marker with other ids: a server that matches text only has stopped too early.
             finish, stop = "abort", self._tail.stop
         if finish == "stop" and self._end is None:
-            # The server's own end of sequence, which our tokenizer does not name: its id closes the draw or is added.
+            # The server's own end of sequence, unknown to our tokenizer: its id ends the draw or is added.
             stop = "eos"
             if not ids or self._tail.stop != ids[-1]:
                 ids += self._eos_ids[:1]
@@ -238,7 +238,7 @@ class ScoringEngine(RemoteTokenEngine):
         """See `ttc.core.TopLogprobEngine`; `start` as in `logprobs`.
 
         Raises:
-            EngineError: the server tells fewer, or refuses so many.
+            EngineError: the server returns fewer than `k`, or refuses so many.
         """
 
         def read(answer: Chunk, ids: Sequence[int], first: int) -> tuple[Mapping[int, float], ...]:
@@ -282,7 +282,7 @@ class ScoringEngine(RemoteTokenEngine):
 
 
 def scoring_body(model: str, token_ids: Sequence[int], k: int = 0) -> dict[str, Any]:
-    """The request that scores `token_ids`, with the `k` likeliest tokens beside each."""
+    """The request that scores `token_ids`, with the `k` likeliest tokens at each position."""
     return {
         "model": model,
         "prompt": list(token_ids),
@@ -294,13 +294,13 @@ def scoring_body(model: str, token_ids: Sequence[int], k: int = 0) -> dict[str, 
 
 
 def prompt_logprobs(answer: Chunk, token_ids: Sequence[int], start: int) -> tuple[float, ...]:
-    """Nats of token_ids[start:] in the answer; raises ValueError when they are not all there."""
+    """Log-probabilities of token_ids[start:] in the answer, in nats; raises ValueError when incomplete."""
     entries = _entries(answer, token_ids)
     return tuple(_value(entries[at], token_ids[at]) for at in range(start, len(token_ids)))
 
 
 def top_entries(answer: Chunk, token_ids: Sequence[int], start: int, k: int) -> tuple[Mapping[int, float], ...]:
-    """At each place from `start` the k likeliest tokens and the given one; ValueError when there are fewer."""
+    """For each position from `start` the k likeliest tokens and the given one; ValueError when there are fewer."""
     tops: list[Mapping[int, float]] = []
     for entry, token in zip(_entries(answer, token_ids)[start:], token_ids[start:], strict=True):
         logprobs = {int(other): float(value["logprob"]) for other, value in (entry or {}).items()}

@@ -1,10 +1,10 @@
-"""What an endpoint can do, found out once before the run by a few short requests.
+"""Determine what an endpoint supports, once before the run, by a few short requests.
 
-Only observed behaviour counts, since servers silently accept and ignore unknown fields. Token ids are honoured if ids
-come back and the server's count of the prompt equals ours; continued messages if the prompt grows by exactly what had
-been said; stop strings if the answer reports that one was met. A refused request is tried once more in other forms.
-Cost: 9 tokens per start with ids, at most some 50 otherwise, `ENOUGH` for a model that must not be cut while it thinks;
-not charged and not part of `counters()`.
+Only observed behaviour counts, since servers silently accept and ignore unknown fields. Token ids are supported if ids
+are returned and the server's count of the prompt equals ours; continued messages if the prompt grows by exactly the
+text that had been generated; stop strings if the answer reports that one was met. A refused request is repeated once in
+other forms. Cost: 9 tokens per start with ids, at most some 50 otherwise, `ENOUGH` for a model that must not be cut
+while it thinks; not charged and not part of `counters()`.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from ttc.session.thinking import OPEN
 COUNTING = "1 2 3 4 5 6"
 NUM_TOKENS = 4
 ENOUGH = 1024
-"""Tokens for a model that must have thought before it is allowed to be cut, as OpenAI's must."""
+"""Tokens for a model that must finish thinking before it may be cut, such as OpenAI's."""
 VLLM_VERSION = "vLLM version"
-"""What is served by vLLM has this."""
+"""Present in `served` if the server is vLLM."""
 LLAMA_VERSION = "llama.cpp version"
-"""What is served by llama.cpp's own server has this."""
+"""Present in `served` if the server is llama.cpp's own."""
 NUM_MARKER = 16
-"""Tokens at the end of a prompt in which a marker and the white space behind it have room."""
+"""Number of tokens at the end of a prompt that can hold a marker and the white space after it."""
 _TOO_FEW = re.compile(r"higher max_tokens|output limit|below minimum", re.I)
 _GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS)
 _HELD = "true"
 _GRAMMAR = f'%llguidance {{}}\nstart: answer\nanswer: %json {{"const": {_HELD}}}'
-"""Asked of every server that takes ids: the form of answers with functions, which allows one text."""
+"""Sent to every server that accepts ids: a grammar in the form of answers with functions, which allows one text."""
 
 
 class Unreachable(ConfigError):
@@ -51,10 +51,10 @@ class Unreachable(ConfigError):
 
 
 def served_model(client: SyncClient, url: str, model: str | None) -> Features:
-    """What the server lists for `model` (None: its only one): its name there, its context, and its origin.
+    """Read the server's entry of `model` (None: its only one): name, context and origin.
 
     Raises:
-        ConfigError: nothing answers there (Unreachable), the model is not served, or several are and none was named.
+        ConfigError: nothing answers (Unreachable), the model is not served, or several are and none was named.
     """
     try:
         cards = client.cards()
@@ -64,7 +64,7 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
             "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1), or give another address "
             "(engine.base_url; --base-url of quickstart, --upstream of serve)"
         ) from exc
-    except (NotFound, EngineError):  # it is there, and lists nothing
+    except (NotFound, EngineError):  # the server exists but lists nothing
         cards = []
     models = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
     if model is None:
@@ -88,11 +88,11 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
 
 _PER_MILLION = ("input", "output")
 _PER_TOKEN = ("prompt", "completion")
-"""How price lists are written: as Together does, and as OpenRouter does."""
+"""Field names of price lists: Together's, and OpenRouter's."""
 
 
 def _prices(listed: object) -> Prices | None:
-    """The prices of a model's card; None for an unknown form or an invalid price."""
+    """The prices in a model's entry; None for an unknown form or an invalid price."""
     if not isinstance(listed, Mapping):
         return None
     for names, factor in ((_PER_MILLION, 1.0), (_PER_TOKEN, 1e6)):
@@ -106,18 +106,18 @@ def _prices(listed: object) -> Prices | None:
 
 
 def _version(client: SyncClient, url: str, card: Mapping[str, Any]) -> dict[str, str]:
-    """The version of a server that calls itself vLLM; it stands beside the API, not below it."""
+    """The version of a server that identifies itself as vLLM; its route is outside the API."""
     if card.get("owned_by") != "vllm":
         return {}
     try:
         version = client.get(f"{url.removesuffix('/v1')}/version").get("version")
-    except (ConfigError, EngineError):  # what a server does not report is absent
+    except (ConfigError, EngineError):  # a server may not report it
         return {}
     return {VLLM_VERSION: str(version)} if version else {}
 
 
 def _of_llama(client: SyncClient, url: str, features: Features) -> Features:
-    """Add what llama.cpp's own server reports outside its API; an older one, or a proxy before it, reports less.
+    """Add what llama.cpp's own server reports outside its API; an older one, or one behind a proxy, reports less.
 
     Raises:
         ConfigError: the address is that of the server and not of its API, where completions have another form.
@@ -141,12 +141,11 @@ def _of_llama(client: SyncClient, url: str, features: Features) -> Features:
 
 
 def probe(client: SyncClient, features: Features, text: Text | None) -> Features:
-    """Complete `features` (model and context are known) by trying; `text` is the local tokenizer.
+    """Complete `features` (model and context are known) by requests; `text` is the local tokenizer.
 
     Raises:
-        ConfigError: the endpoint completes nothing at all, its tokens cannot be counted, or the tokenizer is not the
-            model's.
-        EngineError: the server is too busy to be asked.
+        ConfigError: the endpoint completes nothing, its tokens cannot be counted, or the tokenizer is not the model's.
+        EngineError: the server is too busy.
     """
     failures: list[str] = []
     if text is not None:
@@ -165,18 +164,18 @@ def probe(client: SyncClient, features: Features, text: Text | None) -> Features
 
 
 def _most_said(failures: Sequence[str]) -> str:
-    """The most frequent reason of a server that refuses everything."""
+    """The most frequent error of a server that refuses everything."""
     return max(dict.fromkeys(failures), key=failures.count)
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One answer and the features that it was requested with."""
+    """One answer and the features with which it was requested."""
 
     chunks: Sequence[Chunk]
     features: Features
     num_tokens: int = NUM_TOKENS
-    """What it was allowed."""
+    """Its max_tokens."""
 
     @property
     def tail(self) -> Tail:
@@ -195,7 +194,7 @@ class _Seen:
 
     @property
     def settled(self) -> Features:
-        """The features, with usage only if it came."""
+        """The features, with usage only if it was reported."""
         return replace(self.features, usage=self.features.usage and self.tail.server.generated is not None)
 
 
@@ -213,11 +212,11 @@ _CHANGES: tuple[Mapping[str, Any], ...] = (
     {"seeds": False},
     {"streams": False},
 )
-"""What a server may want otherwise; it may want several of them."""
+"""Alternatives that a server may require, possibly several at once."""
 
 
 def _variants(features: Features) -> Iterator[Features]:
-    """Ways to ask, from the richest to the barest: some servers refuse fields they do not know."""
+    """Combinations of features to try, from the most to the fewest: some servers refuse fields they do not know."""
     yield replace(features, extras=True, usage=True)
     if not features.llama:
         yield replace(features, extras=True, llama=True, usage=True)
@@ -237,14 +236,14 @@ def _first_accepted(
     fields: Mapping[str, Any],
     failures: list[str],
 ) -> _Seen | None:
-    """The answer to the richest way of asking that the server accepts; None when it accepts none."""
+    """The answer to the first combination that the server accepts; None when it accepts none."""
     for variant in _variants(features):
         for num_tokens in (sampling.max_tokens, ENOUGH):
             settings = replace(sampling, max_tokens=num_tokens)
             try:
                 chunks = client.stream(path, shared_fields(settings, _seed(variant), variant) | dict(fields))
                 return _Seen(chunks, variant, num_tokens)
-            except Busy:  # says nothing about what the server can do
+            except Busy:  # says nothing about the server's features
                 raise
             except NotFound as exc:
                 failures.append(str(exc))
@@ -266,13 +265,13 @@ def _counted(client: SyncClient, seen: _Seen, fields: Mapping[str, Any], samplin
 
 
 def _seed(features: Features) -> int:
-    """The largest seed that draws may have: some servers refuse those that are too large for them."""
+    """The largest seed of a draw, since some servers refuse large ones."""
     return (1 << features.seed_bits) - 1
 
 
 def _probe_ids(client: SyncClient, features: Features, text: Text, failures: list[str]) -> Features | None:
     prompt = list(text.encode(COUNTING))
-    features = replace(features, streams=not features.verbose)  # llama.cpp leaves ids out of its streams
+    features = replace(features, streams=not features.verbose)  # llama.cpp omits ids from its streams
     fields = {"prompt": prompt, "return_token_ids": True, "logprobs": num_logprobs(features)}
     fields |= {"add_special_tokens": False, **({"return_tokens": True} if features.verbose else {})}
     trial = _first_accepted(client, "/completions", features, _GREEDY, fields, failures)
@@ -290,24 +289,24 @@ def _probe_ids(client: SyncClient, features: Features, text: Text, failures: lis
 
 
 def _holds_grammars(client: SyncClient, features: Features, fields: Mapping[str, Any]) -> bool:
-    """Whether an answer follows a grammar in llguidance's form of Lark, with a text that no model says by itself."""
+    """Whether an answer follows a grammar in llguidance's variant of Lark, with a text no model writes by itself."""
     answer = _ask(client, features, {**fields, "structured_outputs": {"grammar": _GRAMMAR}})
     return answer is not None and answer.text.strip().startswith(_HELD)
 
 
 def _scores(client: SyncClient, model: str, prompt: Sequence[int]) -> bool:
-    """Whether the log-probabilities of given ids come back."""
+    """Whether log-probabilities of given ids are returned."""
     try:
         prompt_logprobs(client.post("/completions", scoring_body(model, prompt)), prompt, 1)
     except Busy:
         raise
-    except (EngineError, ValueError):  # what is refused or left out is a missing feature
+    except (EngineError, ValueError):  # a refusal or an omission means that the feature is missing
         return False
     return True
 
 
 def _check_tokenizer(text: Text, ids: Sequence[int], said: str, model: str) -> None:
-    """Refuse a tokenizer that reads the server's ids as another text than the server does."""
+    """Refuse a tokenizer that decodes the server's ids to another text than the server."""
     ours = "".join(text.decode(ids).split())
     theirs = "".join(said.split())
     if max(ids) >= text.size or (theirs and theirs not in ours):
@@ -347,7 +346,7 @@ def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> 
 
 
 def _opens(client: SyncClient, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
-    """Whether a prompt ends inside a think block, by vLLM's own word, and its thought then comes as content."""
+    """Whether a prompt ends inside a think block, as vLLM reports, and its thought is then returned as content."""
     features, switch = seen.features, switch_fields(seen.features, state)
     if VLLM_VERSION not in features.served:
         return False
@@ -357,7 +356,7 @@ def _opens(client: SyncClient, seen: _Seen, question: list[dict[str, str]], stat
         end = client.post(f"{root}/detokenize", {**named, "tokens": ids[-NUM_MARKER:]})["prompt"]
     except Busy:
         raise
-    except (ConfigError, EngineError, LookupError, TypeError):  # its operator may have shut these off
+    except (ConfigError, EngineError, LookupError, TypeError):  # the operator may have disabled these routes
         return False
     if not str(end).rstrip().endswith(OPEN):
         return False
@@ -366,7 +365,7 @@ def _opens(client: SyncClient, seen: _Seen, question: list[dict[str, str]], stat
 
 
 def _heeds_efforts(client: SyncClient, seen: _Seen, question: list[dict[str, str]]) -> bool:
-    """Whether a model that thinks by default ignores the template's switch but heeds a reasoning effort."""
+    """Whether a model that thinks by default ignores the template's switch but uses a reasoning effort."""
 
     def thinks(features: Features) -> bool:
         answer = _ask(client, features, {"messages": question} | switch_fields(features, "closed"))
@@ -376,10 +375,10 @@ def _heeds_efforts(client: SyncClient, seen: _Seen, question: list[dict[str, str
 
 
 def _goes_on(client: SyncClient, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:
-    """Whether a message that was begun is continued as it stood: the prompt grows by just what had been said.
+    """Whether an incomplete message is continued unchanged: the prompt grows by exactly the text generated before.
 
-    It does not where the continuation is ignored, and not where the template shows a begun message otherwise than it
-    had asked for it (without the think block it had opened, say).
+    It is not where the continuation is ignored, or where the template renders an incomplete message differently from
+    the generation prompt (without the think block it had opened, say).
     """
     switch = switch_fields(seen.features, state)
     begun = _ask(client, seen.features, {"messages": question} | switch)
@@ -398,18 +397,18 @@ def _goes_on(client: SyncClient, seen: _Seen, question: list[dict[str, str]], st
 def _ask(
     client: SyncClient, features: Features, fields: Mapping[str, Any], sampling: Sampling = _GREEDY
 ) -> _Seen | None:
-    """The answer of a chat, or of completions where `fields` hold a prompt; None when the server refuses."""
+    """The answer of a chat, or of completions where `fields` contain a prompt; None when the server refuses."""
     path = "/completions" if "prompt" in fields else "/chat/completions"
     try:
         return _Seen(client.stream(path, shared_fields(sampling, _seed(features), features) | dict(fields)), features)
     except Busy:
         raise
-    except EngineError:  # what is refused is a missing feature
+    except EngineError:  # a refusal means that the feature is missing
         return None
 
 
 def _tells_stops(client: SyncClient, features: Features, fields: Mapping[str, Any]) -> bool:
-    """Ask for the same greedy text with its first character as stop string: does the answer report the stop?"""
+    """Repeat a greedy request with the text's first character as stop string: does the answer report the stop?"""
     free = _ask(client, features, fields)
     sign = "" if free is None else free.text.strip()[:1]
     if not sign:

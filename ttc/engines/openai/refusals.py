@@ -1,7 +1,7 @@
-"""A server's refusals as our errors: whether waiting may help, whose fault it is, and what the server said.
+"""Turn a server's error replies into our errors: whether waiting may help, the likely cause, and the server's message.
 
-A refusal that may pass becomes a `Transient`, every other one an error that names the server and repeats its words. The
-key is taken out of every message, also when a server repeats it.
+An error that may pass becomes a `Transient`, any other one an error that names the server and quotes its message. The
+key is removed from every message, even if the server repeats it.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ _ALSO = (
     r"|maximum allowed token|maximum supported sequence length"  # NIM; SambaNova
 )
 _FULL = re.compile(_CONTEXT, re.I)
-"""How servers say that a context is full, also with a 500 or in a stream, where `too long` is about time."""
+"""Messages of servers for a full context, also with a 500 or in a stream, where `too long` is about time."""
 _TOO_LONG = re.compile(f"{_CONTEXT}|{_ALSO}", re.I)
 _SHARED = re.compile(r"^context size has been exceeded", re.I)
-"""How llama.cpp says that its slots, which share one context, need more of it together."""
+"""llama.cpp's message when its slots, which share one context, together need more of it."""
 _FILTERED = re.compile(
     r"content.?filter|content.?(management.)?policy|flagged (as potentially violating|by moderation)|was flagged"
     r"|data.?inspection.?failed|content exists risk",  # Azure and OpenAI; OpenRouter; DashScope; DeepSeek
     re.I,
 )
-"""How the filters of servers say that they refuse a prompt."""
+"""Messages of servers whose content filter refuses a prompt."""
 _CUT_SHORT = re.compile(r"could not finish the message because max_tokens", re.I)
-"""How OpenAI says that a model spent all of its length on thought that it does not show: an answer that was cut."""
+"""OpenAI's message when a model used up its length on hidden thought: an answer that was cut."""
 
 
 class Busy(EngineError):
-    """The server cannot answer at this moment: overloaded, starting, or gone."""
+    """The server cannot answer at the moment: overloaded, starting, or gone."""
 
 
 class NotFound(ServerRefused):
-    """404: the server has no such route, or no such model."""
+    """Status 404: the server has no such route, or no such model."""
 
 
 class ContextShared(EngineError):
-    """What a server works on does not fit into its context together; fewer requests at once would."""
+    """Concurrent requests together exceed the server's context; fewer at once would fit."""
 
 
 class CutShort(EngineError):
-    """The tokens were spent before the answer began or ended."""
+    """The tokens were used up before the answer began or ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The key (never printed) and the time limits: seconds to connect, and of silence while connected."""
+    """The key (never printed) and time limits in seconds: to connect, and of silence while connected."""
 
     key: str = field(repr=False)
     connect_s: float
     idle_s: float
 
     def hide(self, text: str) -> str:
-        """`text` without the key, and not longer than a line or two."""
+        """`text` without the key, shortened to a line or two."""
         message = text.replace(self.key, "[key]") if self.key else text
         return message if len(message) <= MAX_MESSAGE else message[:MAX_MESSAGE] + " ..."
 
@@ -69,12 +69,12 @@ class Access:
 def refuse(
     url: str, access: Access, status: int, said: str, headers: Mapping[str, str], exc: Exception | None = None
 ) -> NoReturn:
-    """Raise what an answer of `status` means; `said` is the server's own words, `exc` the cause where there is one.
+    """Raise the error for an answer with `status`; `said` is the server's message, `exc` the cause if any.
 
     Raises:
-        Transient: it may pass.
-        EngineError: it does not; ServerRefused for a wrong key or URL, PromptTooLong when it is the context,
-            PromptRefused when it is a filter, CutShort when the length that was asked for ran out.
+        Transient: the error may pass.
+        EngineError: it will not; ServerRefused for a wrong key or URL, PromptTooLong when the context is exceeded,
+            PromptRefused by a filter, CutShort when the requested length ran out.
     """
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
@@ -100,13 +100,13 @@ def refuse(
 
 
 def status_of(code: object) -> int:
-    """The status that an error in a stream carries; without one the server is at fault."""
+    """The status of an error in a stream; without one, a server error."""
     text = str(code)
     return int(text) if text.isdecimal() and 400 <= int(text) < 600 else 500
 
 
 def words_of(body: object, otherwise: str) -> str:
-    """What a server said with an error, from the nested, flat, listed or bare shapes that servers use."""
+    """The message in an error body, from the nested, flat, listed or bare shapes that servers use."""
     body = body[0] if isinstance(body, list) and body else body
     if isinstance(body, str) and body:
         return body

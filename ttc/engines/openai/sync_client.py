@@ -1,7 +1,7 @@
 """A server before the run, through the official SDK: a few short requests from synchronous code, retried by the SDK.
 
-Chunks are left as dictionaries, since servers add fields and put values into known ones that the SDK's types do not
-foresee. The requests of a run itself go through `client`.
+Chunks are left as dictionaries, since servers add fields, and values to known ones, that the SDK's types do not allow.
+The requests of a run itself go through `client`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 class SyncClient:
     """A few short requests to one server, retried by the SDK.
 
-    Raises what `Client.stream` raises, but for a failure that may pass an EngineError, Busy unless it was a plain 500.
+    Raises like `Client.stream`, but EngineError for a failure that may pass: Busy unless it was a plain 500.
     """
 
     def __init__(self, url: str, access: Access) -> None:
-        """Open nothing yet."""
+        """Open no connection yet."""
         import openai
 
         self._url, self._access = url, access
@@ -39,16 +39,16 @@ class SyncClient:
 
     @property
     def url(self) -> str:
-        """Where its API is."""
+        """The address of its API."""
         return self._url
 
     def get(self, path: str) -> Chunk:
-        """Get an object."""
+        """Get a JSON object."""
         with _final(), _translated(self._url, self._access):
             return _object(self._sdk.get(path, cast_to=object))
 
     def cards(self) -> list[Any]:
-        """What `/models` lists: the `data` of an object, or the list itself, as Together sends it."""
+        """The entries of `/models`: the `data` of an object, or the list itself, as Together sends it."""
         with _final(), _translated(self._url, self._access):
             listed = self._sdk.get("/models", cast_to=object)
             cards = listed if isinstance(listed, list) else _object(listed).get("data")
@@ -60,7 +60,7 @@ class SyncClient:
             return _object(self._sdk.post(path, body=dict(body), cast_to=object))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Chunk]:
-        """Post `body` and return all chunks of the answer; a server that does not stream gives one."""
+        """Post `body` and return all chunks of the answer; a server that does not stream sends one."""
         import openai
 
         with _final(), _translated(self._url, self._access):
@@ -88,7 +88,7 @@ class SyncClient:
 
 @contextmanager
 def _final() -> Iterator[None]:
-    """Let a transient failure out as what it stands for; some servers say a plain 500 to what they cannot do."""
+    """Raise a transient failure as its final error; some servers use a plain 500 for what they do not support."""
     try:
         yield
     except Transient as failure:
@@ -120,7 +120,7 @@ class _FlatError(Exception):
 
 @contextmanager
 def _translated(url: str, access: Access) -> Iterator[None]:
-    """Translate what the SDK raises; a message that held the key does not stay on as the cause."""
+    """Translate the SDK's exceptions; one whose message contained the key is not kept as the cause."""
     import openai
 
     try:
@@ -134,18 +134,18 @@ def _translated(url: str, access: Access) -> Iterator[None]:
         raise Transient(error) from exc
     except openai.APIConnectionError as exc:
         raise Transient(EngineError(f"{url} cannot be reached: {access.hide(_root(exc))}")) from exc
-    except openai.APIError as exc:  # an error object in the middle of a stream
+    except openai.APIError as exc:  # an error object within a stream
         refuse(url, access, status_of(exc.code), words_of(exc.body, str(exc.message)), {}, exc)
     except _FlatError as exc:
         refuse(url, access, status_of(exc.code), str(exc), {}, exc)
-    except ValueError as exc:  # not JSON, not UTF-8, or no object
+    except ValueError as exc:  # not JSON, not UTF-8, or not an object
         if isinstance(exc, ConfigError | EngineError):
             raise
         raise Transient(EngineError(f"{url} sent something unreadable: {access.hide(str(exc))}")) from exc
 
 
 def _root(exc: BaseException) -> str:
-    """The first cause's words: `Connection error.` alone says nothing."""
+    """The message of the first cause: `Connection error.` alone is uninformative."""
     while exc.__cause__ is not None or exc.__context__ is not None:
         exc = exc.__cause__ or exc.__context__ or exc
     return str(exc) or type(exc).__name__

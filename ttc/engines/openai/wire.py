@@ -1,15 +1,16 @@
-"""Request and reply of one draw: fields, the end of a stream, readers of tokens and of text.
+"""The request and reply of one draw: fields, the end of a stream, readers of tokens and of text.
 
-A draw with a seed is one request, one choice, our own seed: servers number the seeds of several choices one after the
-other, so that draws of neighbouring seeds would coincide. Draws without seeds are the choices of one request (`n`), in
-the server's order. The seed is hashed from the run's seed, the path, the draw and the position in the text, so a
-continued draw does not replay the numbers of its beginning. Sampling parameters are all stated, since a server fills
-gaps with the model's own defaults (a top_k of 20, a repetition penalty).
+A draw with a seed is one request for one choice with our own seed: servers number the seeds of several choices
+consecutively, so that draws with neighbouring seeds would coincide. Draws without seeds are the choices of one request
+(`n`), in the server's order. The seed is hashed from the run's seed, the path, the draw and the position in the text,
+so a continued draw does not repeat the random numbers of its beginning. All sampling parameters are sent, since a
+server fills missing ones with the model's own defaults (a top_k of 20, a repetition penalty).
 
-A stream that ends without a finish reason, or with one that says the server gave up, is a transient failure and never a
-completion. Finish reasons are read in upper or lower case. Those that end no answer (a content filter, a tool call) and
-unknown ones become `abort`, with the server's word as the stop reason: not finished, so they cannot win a vote. Missing
-choices, null contents and chunks that only carry usage are all legal; contents may be lists of parts, as Mistral's are.
+A stream that ends without a finish reason, or with one that reports a server failure, is a transient failure and never
+a completion. Finish reasons are read in upper or lower case. Those that do not end an answer (a content filter, a tool
+call) and unknown ones become `abort`, with the server's word as the stop reason: not finished, so they cannot win a
+vote. Missing choices, null contents and chunks that only carry usage are all valid; contents may be lists of parts, as
+Mistral's are.
 """
 
 from __future__ import annotations
@@ -27,39 +28,26 @@ from ttc.errors import EngineError
 from ttc.session.thinking import CLOSE, OPEN, split_text
 
 SEED_BITS = 53
-"""Seeds travel as JSON numbers, which many servers read as doubles."""
+"""Seeds are sent as JSON numbers, which many servers read as doubles."""
 FEWER_SEED_BITS = 31
-"""What servers take that read a seed as an int32, as Gemini's does."""
+"""For servers that read a seed as an int32, such as Gemini's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a server was found to honour (`ttc.engines.openai.probe`).
+    """The features that a server was found to support (`ttc.engines.openai.probe`).
 
-    Attributes:
-        model: its name.
-        max_context: tokens, where the server tells it.
-        ids: takes and gives token ids.
-        logprobs: gives those of what it samples.
-        scores: gives the log-probabilities of a prompt's ids.
-        text: completes plain text.
-        prefill: the thinking switches (as `ThinkState`) under which it continues an assistant message as it stood.
-        stops: tells a stop string from the end of the sequence.
-        extras: accepts the sampling parameters that OpenAI's own API has not.
-        llama: they have llama.cpp's names and values.
-        verbose: gives llama.cpp's own answer beside OpenAI's, with the ids of an answer that does not stream.
-        slots: how many requests it answers at once; further ones wait in silence.
-        opens: the switches under which its template opens a think block that it does not tell apart from an answer.
-        grammars: holds an answer to one (`ttc.core.ExtraSampling`).
-        seeds: accepts a seed.
-        seed_bits: of how many bits.
-        efforts: heeds a reasoning effort, and no switch of the template.
-        usage: reports token counts.
-        streams: sends an answer as it comes.
-        own_temperature: refuses any other than 1.
-        limit_field: what it calls max_tokens.
-        served: what it says of its model (`ttc.core.Served`).
-        prices: what it says its tokens cost.
+    Attributes: model: its name. max_context: in tokens, where the server reports it. ids: accepts and returns token
+    ids. logprobs: returns those of sampled tokens. scores: returns the log-probabilities of a prompt's ids. text:
+    completes plain text. prefill: the thinking switches (as `ThinkState`) with which it continues an assistant message
+    unchanged. stops: distinguishes a stop string from the end of the sequence. extras: accepts the sampling parameters
+    that OpenAI's own API lacks. llama: they have llama.cpp's names and values. verbose: returns llama.cpp's own answer
+    beside OpenAI's, with the ids of an answer that is not streamed. slots: number of requests it processes at once;
+    further ones wait in silence. opens: the switches with which its template opens a think block that it does not
+    separate from the answer. grammars: enforces a grammar (`ttc.core.ExtraSampling`). seeds: accepts a seed. seed_bits:
+    number of bits of a seed. efforts: uses a reasoning effort, and no switch of the template. usage: reports token
+    counts. streams: streams answers. own_temperature: refuses any other than 1. limit_field: its name of max_tokens.
+    served: its report about the model (`ttc.core.Served`). prices: its prices per token.
     """
 
     model: str
@@ -88,7 +76,7 @@ class Features:
 
 
 def seed_of(prompt: Prompt, sampling: Sampling, draw: int, bits: int) -> int | None:
-    """The request's seed of so many bits; None at temperature 0 without a run seed.
+    """The request's seed of `bits` bits; None at temperature 0 without a run seed.
 
     Raises:
         ConfigError: temperature > 0 without a run seed.
@@ -128,7 +116,7 @@ def shared_fields(sampling: Sampling, seed: int | None, features: Features) -> d
 
 _OFF = {"top_k": -1, "repetition_penalty": 1.0}
 _OFF_LLAMA = {"top_k": 0, "repeat_penalty": 1.0}
-"""What switches off the cuts and penalties that a server would take by default, as vLLM and as llama.cpp read it."""
+"""Turn off filters and penalties that a server applies by default; with the names of vLLM and of llama.cpp."""
 EXTRA_SETTINGS = ("top_k", "min_p", "repetition_penalty")
 """Settings of `Sampling` that OpenAI's own API does not have."""
 
@@ -145,7 +133,7 @@ _LONGEST = 1 << 16
 
 
 VERBOSE = "__verbose"
-"""Where llama.cpp's own answer stands in a chunk."""
+"""The field of a chunk with llama.cpp's own answer."""
 
 _FINISHES: Mapping[str, FinishReason] = {
     "stop": "stop",
@@ -174,13 +162,13 @@ def finish_word(said: str | None) -> str:
 
 
 def finish_of(word: str) -> FinishReason | None:
-    """What a finish reason in lower case means; None where it is not known."""
+    """Our finish reason for a lower-case one; None if unknown."""
     return _FINISHES.get(word)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerUsage:
-    """The token counts a server reports for one request; None where it says nothing."""
+    """The token counts a server reports for one request; None where it reports none."""
 
     prompt: int | None = None
     generated: int | None = None
@@ -188,7 +176,7 @@ class ServerUsage:
     thinking: int | None = None
 
     def then(self, later: ServerUsage) -> ServerUsage:
-        """With what the same request reports `later`, whose nulls and zeros are placeholders."""
+        """Update with a `later` report on the same request; its nulls and zeros are placeholders."""
 
         def latest(before: int | None, now: int | None) -> int | None:
             return now if now or before is None else before
@@ -203,10 +191,10 @@ class ServerUsage:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A draw as read from the wire. `num_streamed` is what arrived; beyond `num_generated` it was not kept.
+    """A draw as read from the wire. `num_streamed` tokens arrived; those beyond `num_generated` were not kept.
 
-    `stop_reason` of an aborted one is the server's word for its end. `num_thinking` of `num_generated` are thought, for
-    text without ids.
+    `stop_reason` of an aborted draw is the server's word for its end. `num_thinking` of `num_generated` tokens are
+    thought, for text without ids.
     """
 
     text: str
@@ -221,13 +209,13 @@ class Outcome:
 
 
 class Reader(Protocol):
-    """Gathers one stream."""
+    """Collects one stream."""
 
     @property
     def num_streamed(self) -> int:
         """Tokens that arrived so far.
 
-        For text without a tokenizer: chunks, which hold at least one each, or what the server has counted by then.
+        For text without a tokenizer: the number of chunks, of at least one token each, or the server's latest count.
         """
         ...
 
@@ -235,7 +223,7 @@ class Reader(Protocol):
         """Take a chunk; returns whether to stop reading, and the new ids that belong to the draw.
 
         Raises:
-            ValueError: the chunk has not the shape of one.
+            ValueError: the chunk is malformed.
         """
         ...
 
@@ -248,7 +236,7 @@ def first_choice(chunk: Chunk) -> Mapping[str, Any]:
     """The choice of a chunk; empty for a chunk without one. Requests never ask for more than one.
 
     Raises:
-        ValueError: the chunk has not the shape of one.
+        ValueError: the chunk is malformed.
     """
     choices = chunk.get("choices") or [{}]
     if not isinstance(choices, Sequence):
@@ -257,7 +245,7 @@ def first_choice(chunk: Chunk) -> Mapping[str, Any]:
 
 
 def as_mapping(value: object, name: str) -> Mapping[str, Any]:
-    """`value`, which may be null; raises ValueError when it is something else than an object."""
+    """`value`, which may be null; raises ValueError when it is not an object."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -278,7 +266,7 @@ def texts_of(message: Mapping[str, Any]) -> tuple[str, str]:
     A content that is a list of parts is joined; parts of type `thinking` are thought.
 
     Raises:
-        ValueError: the message has not the shape of one.
+        ValueError: the message is malformed.
     """
     content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
@@ -289,30 +277,30 @@ def texts_of(message: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _thought_of(value: object) -> str:
-    """The thought in a part of type `thinking`: a text, or parts again."""
+    """The thought in a part of type `thinking`: a text, or a list of parts."""
     if not isinstance(value, list):
         return as_text(value, "thinking")
     return "".join(as_text(as_mapping(part, "a part of thinking").get("text"), "thinking") for part in value)
 
 
 def as_text(value: object, name: str) -> str:
-    """`value`, which may be null; raises ValueError when it is something else than a text."""
+    """`value`, which may be null; raises ValueError when it is not a text."""
     if value is not None and not isinstance(value, str):
         raise ValueError(f"{name} is no text")
     return value or ""
 
 
 def _as_count(value: object) -> int | None:
-    """A token count, which some gateways write as 7.0; what is none counts as not reported."""
+    """A token count, which some gateways write as 7.0; anything else counts as not reported."""
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     return whole if isinstance(whole, int) and not isinstance(whole, bool) and whole >= 0 else None
 
 
 def outcomes(answer: Chunk, most: int, reader: Callable[[], Reader]) -> list[Outcome]:
-    """The choices of a whole answer, by their index, at most `most`: at least one; the usage is that of the request.
+    """The choices of a whole answer by index, at least one and at most `most`; the usage is that of the request.
 
     Raises:
-        ValueError: the answer has not the shape of one.
+        ValueError: the answer is malformed.
         Transient: the server did not end a choice.
     """
     choices = answer.get("choices")
@@ -328,7 +316,7 @@ def outcomes(answer: Chunk, most: int, reader: Callable[[], Reader]) -> list[Out
 
 
 def cut_short(reader: Reader, limit: int) -> Outcome:
-    """The draw whose server says that `limit` tokens were spent; where none of them came, all were hidden thought."""
+    """The draw where the server reports that `limit` tokens were used up; if none arrived, all were hidden thought."""
     counts = {"completion_tokens": limit, "completion_tokens_details": {"reasoning_tokens": limit}}
     reader.add({"choices": [{"finish_reason": "length"}], "usage": None if reader.num_streamed else counts})
     return reader.result()
@@ -343,9 +331,9 @@ class Tail:
         self.server = ServerUsage()
 
     def add(self, chunk: Chunk) -> Mapping[str, Any]:
-        """Note what ends a draw; returns the chunk's choice."""
+        """Record what ends a draw; returns the chunk's choice."""
         choice = first_choice(chunk)
-        if choice.get("finish_reason"):  # an empty one, which some servers send with every chunk, ends nothing
+        if choice.get("finish_reason"):  # some servers send an empty one with every chunk, which ends nothing
             self.finish, stop = str(choice["finish_reason"]), choice.get("stop_reason")
             self.stop = stop if isinstance(stop, str | int) else self.stop
         native = as_mapping(chunk.get(VERBOSE), VERBOSE)
@@ -355,7 +343,7 @@ class Tail:
             self.stop = native["tokens"][-1]
         if isinstance(chunk.get("usage"), Mapping):
             counts = usage_of(chunk["usage"])
-            # All zeros are a placeholder; a part of other counts may be one.
+            # All zeros are a placeholder; part of the counts may be one.
             self.server = self.server.then(counts) if counts.prompt or counts.generated else self.server
         return choice
 
@@ -365,12 +353,12 @@ class Tail:
 
 
 def usage_of(usage: Mapping[str, Any]) -> ServerUsage:
-    """The counts in a `usage` object; those that are none count as not reported, unless the total tells them.
+    """The counts in a `usage` object; invalid ones count as not reported, unless they follow from the total.
 
-    Gemini and xAI leave hidden thought out of `completion_tokens`: it is what their total has more than both parts.
+    Gemini and xAI exclude hidden thought from `completion_tokens`: it is the excess of the total over both parts.
 
     Raises:
-        ValueError: its details are no objects.
+        ValueError: its details are not objects.
     """
     prompt_details = as_mapping(usage.get("prompt_tokens_details"), "prompt_tokens_details")
     details = as_mapping(usage.get("completion_tokens_details"), "completion_tokens_details")
@@ -394,10 +382,10 @@ def usage_of(usage: Mapping[str, Any]) -> ServerUsage:
 def count_thought(
     told: int | None, generated: int, thought: str, answer: str, count: Callable[[str], int] | None
 ) -> int:
-    """How many of the `generated` tokens of a text are its thought.
+    """The number of the `generated` tokens of a text that are thought.
 
-    What the server told; where it told nothing, or 0 of a thought that is there, what `count` says of a text; without
-    that the thought's share of the characters, which is an estimate.
+    It is the server's count; if that is missing, or 0 for a thought that is there, the result of `count` on the text;
+    without `count`, an estimate by the thought's share of the characters.
     """
     if told or not thought:
         return min(told or 0, generated)
@@ -406,10 +394,10 @@ def count_thought(
 
 
 class TextReader:
-    """Gathers text, from `choice.text` or from a chat delta; reasoning fields become a think block.
+    """Collects text, from `choice.text` or from a chat delta; reasoning fields become a think block.
 
-    `inside` says that the prompt left a think block open, so that the text goes on within it. The end-of-sequence text
-    that some servers leave at the end is dropped. A `refusal` is the text of an answer that ended as by a filter.
+    `inside` means that the prompt left a think block open, so that the text continues within it. The end-of-sequence
+    text that some servers leave at the end is dropped. A `refusal` is the text of an answer that ended as by a filter.
     `count` counts the tokens of a text, None without a tokenizer.
     """
 
@@ -449,7 +437,7 @@ class TextReader:
             reason, stop = "abort", FILTERED
         if reason == "stop":
             stop = self._stop(content)
-            content += stop if stop != "eos" and stop not in content else ""  # most servers take it off
+            content += stop if stop != "eos" and stop not in content else ""  # most servers remove it
             eos = next((text for text in self._eos_texts if content.endswith(text)), "")
             content = content.removesuffix(eos) if stop == "eos" else content
         server = self._tail.server
@@ -469,14 +457,14 @@ class TextReader:
         )
 
     def _stop(self, content: str) -> str:
-        """The stop string that ended the text, by the server's word or by the text's own end."""
+        """The stop string that ended the text, as the server reports it or as the text ends."""
         if self._tail.stop in self._stops:
             return str(self._tail.stop)
         return next((stop for stop in self._stops if stop in content), "eos")
 
 
 def _joined(reasoning: str, content: str, inside: bool) -> str:
-    """One text with the thinking between markers, as a template would show it."""
+    """One text with the thinking between markers, as a template would render it."""
     if not reasoning and CLOSE not in content:
         return f"{CLOSE}{content}" if inside and content else content
     if reasoning:

@@ -1,15 +1,15 @@
-"""Engines in Ray actors: the same engine on several processes or machines, one driver that holds problems and records.
+"""Engines in Ray actors: one engine in several processes or machines, one driver that holds problems and records.
 
 Moritz et al. 2018, "Ray". Every actor loads the engine `inner` with the same model and that engine's own options
-(`engine.tensor_parallel_size=2`); weights are put into Ray's object store once and read by all. A problem has a home,
-where its prefixes are cached; it moves when its home is full and another is not. The place of a draw does not affect
-it. A lost actor, with its process or machine, costs what was in flight there: those draws run again elsewhere, and
-another actor is started in its place.
+(`engine.tensor_parallel_size=2`); weights are put into Ray's object store once and read by all. A problem has a home
+actor, where its prefixes are cached; it moves when its home is full and another is not. Where a draw runs does not
+affect it. A lost actor, with its process or machine, costs what was in flight there: those draws run again elsewhere,
+and another actor is started in its place.
 
 With RAY_ADDRESS set the actors run on that cluster, spread over its nodes, which need this package and the model folder
-at the same paths; else on this machine. Cost: a Ray runtime (some seconds and hundreds of MB), weights and caches once
-per actor. Left out: streaming, aborting in the actor when a caller is cancelled (the draw runs to its end there, and is
-charged), and what a lost actor had decoded, which is unknown.
+at the same paths; otherwise on this machine. Cost: a Ray runtime (some seconds and hundreds of MB), weights and caches
+once per actor. Left out: streaming, aborting in the actor when a caller is cancelled (the draw runs to its end there,
+and is charged), and the tokens that a lost actor had decoded, whose number is unknown.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from ttc.identity.digests import reads
 
 _STORE_BYTES = 256 << 20
 _SAME = 0.03
-"""Actors that differ by more nats on average hold different weights, in bf16 too."""
+"""Actors whose log-probabilities differ by more than this on average (nats) hold different weights, in bf16 too."""
 
 
 _MAX_LOSSES = 5
-"""Actors that one draw may be lost with before it is held to be the draw's own fault."""
+"""Lost actors after which a draw is assumed to be the cause."""
 _MAX_HOMES = 1 << 16
-"""Problems whose home is remembered."""
+"""Number of problems whose home is remembered."""
 
 
 def check_inner(**arguments: Any) -> None:
-    """Refuse options that the inner engine has not, before anything is started; raises ConfigError."""
-    further = arguments.pop("options", {})  # a table where the function is called, names like others where it is bound
+    """Refuse options that the inner engine lacks, before anything is started; raises ConfigError."""
+    further = arguments.pop("options", {})  # a table where the function is called, flat names where it is bound
     given = {**arguments, **further}
     at_least("ray_workers", 1, workers=given["workers"])
     try:
@@ -77,13 +77,13 @@ def ray_workers(
     Args:
         model: a model folder or a hub id; None is the packaged teacher.
         inner: the engine in each actor: embedded, vllm, sglang or file.py:function.
-        workers: actors.
-        cpus: what each asks of Ray.
-        gpus: what each asks of Ray.
+        workers: number of actors.
+        cpus: CPUs that each actor requests from Ray.
+        gpus: GPUs that each actor requests from Ray.
         dtype: of the inner engine.
-        device: of the inner engine, where it has a choice.
-        threads: of the inner engine, where it has a choice.
-        batch_invariant: of the inner engine, where it has a choice.
+        device: of the inner engine, if it has this option.
+        threads: of the inner engine, if it has this option.
+        batch_invariant: of the inner engine, if it has this option.
         options: any other option of the inner engine: tensor_parallel_size, gpu_memory_utilization, max_context.
 
     Raises:
@@ -116,13 +116,13 @@ _SUPPLIED = ("device", "threads", "batch_invariant")
 
 
 def _own(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the inner engine, as a user names them; its own default of dtype where none is asked for."""
+    """The options of the inner engine by their user-facing names; without dtype where none was given."""
     named = {name: value for name, value in given.items() if name not in (*_DRIVERS, *_SUPPLIED)}
     return {name: value for name, value in named.items() if (name, value) != ("dtype", "auto")}
 
 
 def _supply(model: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the inner engine is given if it has a parameter for it."""
+    """Arguments that the inner engine gets if it has such parameters."""
     return {"model": model or None, **{name: given[name] for name in _SUPPLIED}}
 
 
@@ -131,23 +131,23 @@ def _whole(text: object) -> int:
 
 
 class _Worker:
-    """What runs in an actor: one engine."""
+    """The object that runs in an actor: one engine."""
 
     def __init__(self, inner: str, given: Mapping[str, object], supply: Mapping[str, object]) -> None:
         self._engine = ENGINES.create(inner, given, supply=supply)
 
     async def capabilities(self) -> Capabilities:
-        """Of the engine."""
+        """The capabilities of the engine."""
         capabilities: Capabilities = self._engine.capabilities
         return capabilities
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range) -> tuple[list[Completion], list[Usage]]:
-        """The completions, and what they cost."""
+        """The completions, and their usage."""
         reports: list[Usage] = []
         return await self._engine.generate(prompt, sampling, draws, reports.append), reports
 
     async def logprobs(self, ids: tuple[int, ...], start: int) -> tuple[tuple[float, ...], list[Usage]]:
-        """The log-probabilities, and what they cost."""
+        """The log-probabilities, and their usage."""
         reports: list[Usage] = []
         return await self._engine.logprobs(ids, start, reports.append), reports
 
@@ -157,7 +157,7 @@ class _Worker:
 
 
 class _Lost(EngineError):
-    """The process of an actor is gone; what ran there can run elsewhere."""
+    """The process of an actor is gone; its calls can run elsewhere."""
 
 
 class RayEngine(TokenEngine):
@@ -172,7 +172,7 @@ class RayEngine(TokenEngine):
         own: bool,
         start: Callable[[], Any],
     ) -> None:
-        """`capabilities` are those of each actor; `start` makes another in the place of one that is lost."""
+        """`capabilities` are those of each actor; `start` makes a replacement for a lost one."""
         capacity = sum(each.max_concurrency for each in capabilities)
         super().__init__(text, replace(capabilities[0], max_concurrency=capacity))
         self._ray, self._actors, self._own, self._start = ray, list(actors), own, start
@@ -193,7 +193,7 @@ class RayEngine(TokenEngine):
         return [completion for completions in shares for completion in completions]
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
-        """See `ttc.core.LogprobEngine`; every actor is asked, and EngineError says that they hold different weights."""
+        """See `ttc.core.LogprobEngine`; computed by every actor; EngineError if they hold different weights."""
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
         await settle(self._replacing.values())
@@ -210,19 +210,19 @@ class RayEngine(TokenEngine):
         """See `ttc.core.WeightSync`; raises EngineError while requests run, before any actor has changed."""
         if any(self._load):
             raise EngineError(f"weights can be replaced only while the engine is idle: {sum(self._load)} draws run")
-        self._weights = None  # the store lets go of the old ones before it is given the new ones
+        self._weights = None  # the store frees the old ones before it gets the new ones
         self._weights = self._ray.put({name: tensor.detach().cpu() for name, tensor in state.items()})
         await gather(self._push(number, self._actors[number]) for number in range(len(self._actors)))
 
     async def _push(self, number: int, actor: Any) -> None:
-        """Give the latest weights to an actor; one that is lost meanwhile is replaced by one that has them."""
+        """Load the latest weights into an actor; one that is lost meanwhile is replaced by one that has them."""
         try:
             await self._wait(actor.load_weights.remote(self._weights))
         except _Lost:
             await self._replace(number, actor)
 
     async def close(self) -> None:
-        """See `ttc.core.Engine`; ends the actors, and the Ray runtime when it was started for them."""
+        """See `ttc.core.Engine`; ends the actors, and the Ray runtime if it was started for them."""
         actors, self._actors = self._actors, []
         for task in self._replacing.values():
             task.cancel()
@@ -233,7 +233,7 @@ class RayEngine(TokenEngine):
             await asyncio.to_thread(self._ray.shutdown)
 
     def _place(self, key: str) -> int:
-        """The home of a problem, or the least busy actor if it has none, or its home is full and the other is not.
+        """The home of a problem; or the least busy actor if it has none, or if its home is full and the other is not.
 
         Actors that are being replaced are used only if there is no other; requests then wait for them.
         """
@@ -252,10 +252,10 @@ class RayEngine(TokenEngine):
     async def _ask(
         self, on_usage: UsageSink, weight: int, key: str, what: str, *args: object, at: int | None = None
     ) -> Any:
-        """Call actor `at`, or the one of problem `key`, until one lives to answer; charge what it used.
+        """Call actor `at`, or that of problem `key`, until one survives to answer; charge its usage.
 
         Raises:
-            EngineError: the call was lost with so many actors that it seems to be what ends them.
+            EngineError: the call was lost with so many actors that it is probably the cause.
         """
         for _ in range(_MAX_LOSSES):
             number = self._place(key) if at is None else at
@@ -279,7 +279,7 @@ class RayEngine(TokenEngine):
             await self._wait(actor.capabilities.remote())
             if self._weights is not None:
                 await self._wait(actor.load_weights.remote(self._weights))
-        except _Lost:  # the next request that it is asked for finds it lost, and counts it
+        except _Lost:  # the next request to it finds it lost, and counts it
             return
         finally:
             self._replacing.pop(number, None)
@@ -287,7 +287,7 @@ class RayEngine(TokenEngine):
     async def _ask_actor(
         self, number: int, actor: Any, on_usage: UsageSink, weight: int, what: str, *args: object
     ) -> Any:
-        """Call an actor; charge what it used, also when the caller is cancelled."""
+        """Call an actor; charge its usage, also when the caller is cancelled."""
         self._load[number] += weight
         task = asyncio.ensure_future(self._wait(getattr(actor, what).remote(*args)))
         try:
@@ -317,7 +317,7 @@ class RayEngine(TokenEngine):
 
 
 def _translated(exc: Any) -> TTCError:
-    """What the actor raised, or that it is gone."""
+    """The actor's exception, or the error that it is gone."""
     cause = getattr(exc, "cause", None)
     if isinstance(cause, TTCError):
         return cause
@@ -337,7 +337,7 @@ def _load_ray() -> Any:
 
 
 def _quietly(ray: Any, options: Mapping[str, object]) -> None:
-    """Start the runtime without its dashboard and without reports of its use."""
+    """Start the runtime without its dashboard and without usage reports."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", **options)

@@ -1,9 +1,9 @@
 """The SGLang engine over a `SGLangServer` (HTTP or in process): draws with our seeds, stops, ledger and cancellation.
 
-One request per draw. The server's own counts are checked against the ids it sent (`wire`), so the ledger is
-ours and equal to its. SGLang looks for a stop string in a window of its newest tokens, as many as its own encoding of
-the string has, plus one; a string that was sampled in more pieces is missed. Draws are therefore read again here and
-cut at the first token that completes a stop string; what came after it is charged as `overrun`.
+One request per draw. The server's own counts are checked against the ids it sent (`wire`), so its count and our ledger
+are equal. SGLang searches for a stop string in a window of its newest tokens, as many as its own encoding of the string
+has, plus one; a string that was sampled in more tokens is missed. Draws are therefore checked again here and cut at the
+first token that completes a stop string; tokens after it are charged as `overrun`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class SGLangEngine(StreamingTokenEngine):
     async def _score(
         self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
     ) -> tuple[tuple[float, ...], Sequence[Top]]:
-        """Nats of token_ids[start:], and with `k` the likeliest tokens at each place."""
+        """Log-probabilities of token_ids[start:] in nats, and with `k` the likeliest tokens at each position."""
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 0)
         count = len(token_ids) - start
@@ -97,7 +97,7 @@ class SGLangEngine(StreamingTokenEngine):
     async def _draws(
         self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> list[Completion]:
-        """Draw at once; a stream hands over the tokens after a stop string that SGLang saw late, too."""
+        """Draw all at once; a stream also passes on tokens after a stop string that SGLang noticed late."""
         self._check(prompt, sampling)
         return await gather(self._draw(prompt, sampling, draw, on_usage, on_tokens) for draw in draws)
 
@@ -105,7 +105,7 @@ class SGLangEngine(StreamingTokenEngine):
         self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> Completion:
         ids, path = prompt.token_ids or (), (*prompt.path, draw)
-        # The position is not in the key: SGLang mixes the absolute one in, so a continued draw goes on as one.
+        # The key has no position: SGLang adds the absolute one, so a continued draw uses the same random numbers.
         body = draw_body(ids, sampling, seeds.derive(sampling.seed or 0, path))
         call = PendingCall(body, key=prompt.problem_id or str(prompt.path[:1]), on_ids=on_tokens)
         length = 0
@@ -150,10 +150,10 @@ class SGLangEngine(StreamingTokenEngine):
     # -- the ledger --------------------------------------------------------------------------------------------------
 
     def _usage(self, call: PendingCall, num_prompt: int, kept: int) -> Usage:
-        """The report of a request of which `kept` ids are kept; a prompt that was never read costs nothing."""
+        """The usage of a request of which `kept` ids are kept; a prompt that was never read costs nothing."""
         received, flops = call.received, self._capabilities.flops
         read = num_prompt if received.prompt is not None else 0
-        # A request that was moved out of memory and back counts its own tokens as cached, too.
+        # a request that was swapped out and in again counts its own tokens as cached, too
         cached, count = min(received.cached, read), len(received.ids)
         return Usage(
             prompt=read,

@@ -2,12 +2,12 @@
 
 Zheng et al. 2024, "SGLang: Efficient Execution of Structured Language Model Programs" (radix attention). One request
 per draw, so that draws and branches share their prefixes in SGLang's own radix cache; seeds by path, aborts, exact
-counts, log-probabilities and new weights in place. Cost: at the start, a handful of tokens that are on no ledger, to
-see what kind of log-probabilities come back. Seeds are honoured only in SGLang's deterministic mode, which costs speed
-and, on some attention backends (SGLang 0.5.23: all but fa3, fa4 and triton), the prefix cache; `deterministic=false`
-gives up repeatable draws instead. Equality of runs is in distribution, since batching may change a last bit.
-Answers follow a grammar where SGLang runs with `--grammar-backend llguidance`, as it does in process.
-Left out: SGLang's own caps on thinking (see `ttc.session.thinking`), adapters, native beam search.
+counts, log-probabilities and new weights in place. Cost: at the start, a few tokens that are on no ledger, to determine
+the kind of log-probabilities that are returned. Seeds have an effect only in SGLang's deterministic mode, which costs
+speed and, on some attention backends (SGLang 0.5.23: all but fa3, fa4 and triton), the prefix cache;
+`deterministic=false` gives up repeatable draws instead. Equality of runs is in distribution, since batching may change
+a last bit. Grammars are enforced where SGLang runs with `--grammar-backend llguidance`, as it does in process. Left
+out: SGLang's own caps on thinking (see `ttc.session.thinking`), adapters, native beam search.
 """
 
 from __future__ import annotations
@@ -70,34 +70,34 @@ def sglang(
     """Run a model on SGLang.
 
     Args:
-        model: a model folder or a hub id; with base_url, where its tokenizer is (default: what the server names).
-        base_url: servers to use instead of an engine in this process: http://HOST:PORT, several split by commas.
+        model: a model folder or a hub id; with base_url, the folder of its tokenizer (default: the server's model).
+        base_url: servers to use instead of an engine in this process: http://HOST:PORT, several separated by commas.
         deterministic: key all sampling by our seeds; a server must run with --enable-deterministic-inference.
         logprobs: report them; false where nothing reads them, which saves SGLang a softmax and a transfer per token.
         max_context: a limit below SGLang's own, in tokens.
         max_requests: most requests at once.
-        device: in process: "cuda", "cpu", ...; None is what SGLang finds.
+        device: in process: "cuda", "cpu", ...; None lets SGLang choose.
         dtype: in process: "auto", "bfloat16", "float16" or "float32".
         quantization: in process: one of SGLang's methods, such as "fp8".
         tp_size: in process: GPUs that share each layer.
         pp_size: in process: groups of GPUs that share the layers.
         dp_size: in process: copies of the model.
-        mem_fraction_static: in process: part of a GPU's memory for weights and cache, in (0, 1).
-        max_total_tokens: in process: tokens whose keys and values are held; None is what that memory has room for.
+        mem_fraction_static: in process: fraction of a GPU's memory for weights and cache, in (0, 1).
+        max_total_tokens: in process: tokens whose keys and values are held; None is as many as that memory holds.
         attention_backend: in process: "triton", "fa3", "flashinfer", "torch_native", ...; None is SGLang's choice.
         cuda_graph: in process: capture the decoding step.
         overlap_schedule: in process: schedule the next step while one runs.
-        api_key_env: over HTTP: the environment variable that holds the server's key.
-        admin_key_env: over HTTP: the one that holds its admin key, if any: aborts and new weights need it.
+        api_key_env: over HTTP: the environment variable with the server's key.
+        admin_key_env: over HTTP: the one with its admin key, if any, which aborts and new weights need.
         connect_s: over HTTP: seconds to wait for a connection.
         answer_s: over HTTP: seconds to wait for an answer, or for the next event of a stream.
-        max_attempts: over HTTP: how often a request is sent when it fails in a way that may pass.
-        weights_dir: over HTTP: a folder the servers read, too, through which new weights go (default: the temporary
-            one, when they run on this machine).
+        max_attempts: over HTTP: most attempts of one request; only transient failures are retried.
+        weights_dir: over HTTP: a folder that the servers can read, too, for new weights (default: the temporary one,
+            when they run on this machine).
 
     Raises:
         MissingExtra: no base_url, and SGLang is not installed.
-        ConfigError: an option, the model or a server cannot be used; says which and what to do.
+        ConfigError: an option, the model or a server cannot be used; the message names it and the fix.
     """
     local = {
         "device": device,
@@ -135,7 +135,7 @@ def sglang(
 
 
 def _refuse(options: Mapping[str, Any], why: str) -> None:
-    """Raise ConfigError for an option that was given where it has no effect."""
+    """Raise ConfigError for an option that has no effect here."""
     defaults = options_of(sglang)
     for name, value in options.items():
         if value != defaults.get(name):
@@ -221,7 +221,7 @@ def _engine(
 
 
 def _shape(folder: Path) -> ModelShape | None:
-    """What a token costs, for the dense families whose configuration we can read; None otherwise."""
+    """The shape for FLOPs of the dense families whose config can be read; None otherwise."""
     config = read_config(folder)
     if not supported(config):
         return None
@@ -230,7 +230,7 @@ def _shape(folder: Path) -> ModelShape | None:
 
 
 def _logprobs_are_raw(send: Callable[[Mapping[str, Json]], Json], text: Text) -> bool:
-    """Whether sampled tokens come back with the model's own log-probabilities rather than the sampling temperature's.
+    """Whether sampled tokens come with the model's own log-probabilities rather than the sampling temperature's.
 
     At a temperature of 100 the two differ by whole nats; those of a given prompt are always the model's own.
     """

@@ -1,11 +1,10 @@
 """SGLang servers over HTTP: one or several of the same model, balanced, retried, aborted; weights through a folder.
 
-Needs no SGLang here. `POST /generate` is streamed only when somebody listens; else the answer comes whole. A failure
-that may pass (no connection, 408, 429, 5xx) is tried again under a new request id, unless tokens were already handed
-over. New weights are written as a model folder that the servers can read (`/update_weights_from_disk`, then
-`/flush_cache`): SGLang's other ways need shared memory with the server or pickled tensors on the wire. The tensors keep
-their types; the folder is removed when the server has read it.
-Left out: servers of different models, mutual TLS.
+Needs no SGLang here. `POST /generate` is streamed only if the caller streams; otherwise the answer comes whole. A
+failure that may pass (no connection, 408, 429, 5xx) is retried under a new request id, unless tokens were already
+passed on. New weights are written as a model folder that the servers can read (`/update_weights_from_disk`, then
+`/flush_cache`): SGLang's other ways need shared memory with the server or pickled tensors over HTTP. The tensors keep
+their dtypes; the folder is removed when the server has read it. Left out: servers of different models, mutual TLS.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True, slots=True)
 class HttpAccess:
-    """How servers are reached: URLs, keys (from the environment, never stored elsewhere), times in seconds.
+    """Access to servers: URLs, keys (from the environment, never stored elsewhere), timeouts in seconds.
 
-    `weights_dir` is a folder that the servers can read as well; None is right when they all run on this machine.
+    `weights_dir` is a folder that the servers can read as well; None is correct if they all run on this machine.
     """
 
     urls: tuple[str, ...]
@@ -57,20 +56,20 @@ class HttpAccess:
     weights_dir: Path | None = None
 
     def headers(self, admin: bool = False) -> dict[str, str]:
-        """The authorization header; management routes want the admin key where there is one."""
+        """The authorization header; management routes need the admin key where there is one."""
         key = (self.admin_key or self.key) if admin else self.key
         return {"Authorization": f"Bearer {key}"} if key else {}
 
     def __repr__(self) -> str:
-        """Leave the keys out of logs and errors."""
+        """Omit the keys from logs and errors."""
         return f"Wire({', '.join(self.urls)})"
 
 
 class HttpServers:
-    """Implements `Server` over HTTP."""
+    """Implements `SGLangServer` over HTTP."""
 
     def __init__(self, wire: HttpAccess, folder: Callable[[], Path]) -> None:
-        """Ask every server who it is. `folder` gives the local model folder, for handing over weights.
+        """Request every server's model. `folder` returns the local model folder, for passing on weights.
 
         Raises:
             ConfigError: nothing answers, a key is refused, or the servers differ in what they serve.
@@ -91,27 +90,27 @@ class HttpServers:
 
     @property
     def info(self) -> ServerInfo:
-        """See `Server`; the smallest context of all servers, and grammars where all hold them."""
+        """See `SGLangServer`; the smallest context of all servers, and grammars where all support them."""
         return self._info
 
     @property
     def served(self) -> Mapping[str, str]:
-        """See `Server`."""
+        """See `SGLangServer`."""
         version = {} if self._info.version == UNKNOWN else {"SGLang version": self._info.version}
         return {"model root": self._info.model, **version}
 
     @property
     def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
-        """See `Server`."""
+        """See `SGLangServer`."""
         return tuple(partial(self._post_now, url) for url in self._wire.urls)
 
     async def send(self, call: PendingCall) -> None:
-        """See `Server`."""
+        """See `SGLangServer`."""
         async with self._here().slots:
             await self._balancer.send(call.key, lambda url: self._attempt(url, call), self._wire.retry)
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
-        """See `Server`; raises Unsupported when no folder is known to be shared with the servers."""
+        """See `SGLangServer`; raises Unsupported when no folder is known to be shared with the servers."""
         hosts = [urlsplit(url).hostname for url in self._wire.urls]
         if self._wire.weights_dir is None and not all(host in _LOCAL for host in hosts):
             raise Unsupported(
@@ -123,7 +122,7 @@ class HttpServers:
                 await self._manage(url, "/flush_cache", {})
 
     async def close(self) -> None:
-        """See `Server`; the servers go on running, and abort what they see disconnected."""
+        """See `SGLangServer`; the servers keep running, and abort requests whose connections close."""
         self._closed = True
         if self._clients is not None and self._clients[0] is asyncio.get_running_loop():
             await self._clients[1].close()
@@ -142,10 +141,10 @@ class HttpServers:
             await until_done(call, request, lambda: self._abort(url, body["rid"]))
         except Transient as failure:
             if call.on_ids is not None and call.received.ids:
-                raise failure.error from failure  # what was handed over cannot be taken back
+                raise failure.error from failure  # tokens that were passed on cannot be taken back
             raise
         except EngineTimeout:
-            with suppress(EngineError):  # a server that does not answer may not take this either
+            with suppress(EngineError):  # a server that does not answer may not accept this either
                 await self._abort(url, body["rid"])
             raise
 
@@ -183,7 +182,7 @@ class HttpServers:
             raise failure.error from failure
 
     def _here(self) -> _Clients:
-        """The connections of the running event loop; an engine may outlive the loop that it was first used in."""
+        """The connections of the running event loop; an engine may outlive the loop in which it was first used."""
         loop = asyncio.get_running_loop()
         if self._clients is None or self._clients[0] is not loop:
             self._clients = (loop, _Clients(self._wire, self._tls))
@@ -192,13 +191,13 @@ class HttpServers:
     # -- before the run ----------------------------------------------------------------------------------------------
 
     def _ask(self, url: str) -> ServerInfo:
-        """Learn who answers at `url`, and that requests may be aborted there."""
+        """Read the model of the server at `url`, and check that requests may be aborted there."""
         answers = self._get(url, "/model_info", "/get_model_info"), self._get(url, "/server_info", "/get_server_info")
         self._fetch("POST", url + "/abort_request", {"rid": uuid.uuid4().hex}, admin=True)
         return ServerInfo.read(*answers, url)
 
     def _get(self, url: str, *routes: str) -> Mapping[str, Json]:
-        """The first of `routes` that exists: older servers know only the later ones."""
+        """Get the first of `routes` that exists: older servers have only the later ones."""
         for route in routes[:-1]:
             response = self._fetch("GET", url + route, None, missing_is_fine=True)
             if response.status_code != 404:
@@ -230,7 +229,7 @@ class HttpServers:
 
 
 class _Clients:
-    """Connections of one event loop: those for work, and others for control, so that an abort never queues."""
+    """Connections of one event loop: some for work, others for control, so that an abort never queues."""
 
     def __init__(self, wire: HttpAccess, tls: ssl.SSLContext | bool) -> None:
         self.slots = asyncio.Semaphore(wire.max_requests)
@@ -249,7 +248,7 @@ class _Clients:
 
 
 def parse_urls(text: str) -> tuple[str, ...]:
-    """Split `base_url` at commas; raises ConfigError for what is no HTTP address."""
+    """Split `base_url` at commas; raises ConfigError for an invalid HTTP address."""
     urls = tuple(part.strip().rstrip("/").removesuffix("/v1") for part in text.split(",") if part.strip())
     for url in urls:
         if not url.startswith(("http://", "https://")):
@@ -268,13 +267,13 @@ def environment_key(name: str | None) -> str | None:
 
 
 def as_json(body: Mapping[str, Json]) -> dict[str, Any]:
-    """What sends `body`; a redirect is not followed, since it says that the address is wrong."""
+    """Request arguments that send `body`; redirects are not followed, since they mean a wrong address."""
     headers = {"content-type": "application/json"}
     return {"data": json.dumps(dict(body)).encode(), "headers": headers, "allow_redirects": False}
 
 
 async def lines_of(response: ClientResponse) -> AsyncIterator[bytes]:
-    """The lines of a stream, however long: an event may repeat all that came before it."""
+    """The lines of a stream, however long: an event may repeat everything before it."""
     rest = b""
     while part := await response.content.readany():
         *whole, rest = (rest + part).split(b"\n")
@@ -297,7 +296,7 @@ async def translated(url: str, work: Callable[[], Awaitable[None]]) -> None:
 
 
 def check(url: str, status: int, headers: Mapping[str, str], content: bytes) -> None:
-    """Raise for a status that is no success: Transient when it may pass."""
+    """Raise for an error status: Transient when it may pass."""
     if status < 300:
         return
     if status < 400:
@@ -318,7 +317,7 @@ def check(url: str, status: int, headers: Mapping[str, str], content: bytes) -> 
 
 
 def check_event(url: str, event: Json) -> None:
-    """Raise for an error inside a stream, whose status was long sent."""
+    """Raise for an error inside a stream, whose status was sent long before."""
     if isinstance(event, dict) and event.get("error"):
         code = event["error"].get("code") if isinstance(event["error"], dict) else None
         check(url, code if isinstance(code, int) else 400, {}, json.dumps(event).encode())
@@ -335,7 +334,7 @@ def _message(content: bytes) -> str:
 
 
 def read_json(url: str, content: bytes | str) -> Json:
-    """The answer of the server at `url`; Transient when it is not JSON."""
+    """Parse the answer of the server at `url`; Transient when it is not JSON."""
     try:
         return json.loads(content)
     except ValueError as exc:
@@ -347,7 +346,7 @@ _KEPT = ("*.json", "*.jinja", "*.txt", "*.model")
 
 @contextmanager
 def handed_over(state: Mapping[str, Any], source: Path, where: Path | None) -> Iterator[Path]:
-    """Give a model folder under `where` (None: the temporary folder) with `state` and the other files of `source`."""
+    """Yield a model folder under `where` (None: the temporary folder) with `state` and the other files of `source`."""
     with tempfile.TemporaryDirectory(prefix="ttc-weights-", dir=where) as name:
         folder = Path(name)
         for pattern in _KEPT:

@@ -1,14 +1,14 @@
 """SGLang's engine in this process: `sglang.Engine` on a thread with its own event loop; the only file importing sglang.
 
-`Engine` ties itself to the first event loop that uses it and cannot be called from a running one, so it gets one of its
-own, for good; requests cross over thread-safely. Its scheduler and detokenizer are child processes of this one. New
-weights go through `update_weights_from_tensor` inside the begin / end bracket that SGLang 0.5.23 insists on.
+`Engine` is bound to the first event loop that uses it and cannot be called from a running one, so it has a loop of its
+own for its whole life; requests are passed to it thread-safely. Its scheduler and detokenizer are child processes of
+this one. New weights go through `update_weights_from_tensor` inside the begin / end calls that SGLang 0.5.23 requires.
 
-Defects coded around: `Engine.shutdown` kills every child of this process, a verifier's workers included (here only its
-own are killed), and a dying scheduler sends this process SIGQUIT, which would end it without a word (here it becomes an
-EngineError, if the engine was made on the main thread). `SGLANG_RETURN_ORIGINAL_LOGPROB` is set for the children:
-without it log-probabilities are those of the sampling temperature.
-Left out: several nodes, speculative decoding, adapters; a server at `base_url` can have them all.
+Workarounds: `Engine.shutdown` kills every child of this process, a verifier's workers included (here only its own are
+killed), and a dying scheduler sends this process SIGQUIT, which would end it silently (here it becomes an EngineError,
+if the engine was made on the main thread). `SGLANG_RETURN_ORIGINAL_LOGPROB` is set for the children: without it,
+log-probabilities are those of the sampling temperature. Left out: several nodes, speculative decoding, adapters; a
+server at `base_url` can have them all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _CLOSED = "the engine was closed"
 
 
 class LocalServer:
-    """Implements `Server` over one `sglang.Engine`."""
+    """Implements `SGLangServer` over one `sglang.Engine`."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Start the engine with these `ServerArgs`.
@@ -62,7 +62,7 @@ class LocalServer:
         self._thread.start()
         try:
             self._engine, described = self._wait(started)
-        except Exception as exc:  # whatever a foreign start-up raises
+        except Exception as exc:  # a third-party start-up may raise anything
             self._restore()
             _kill(_children() - others)
             raise ConfigError(f"sglang does not start: {type(exc).__name__}: {exc}") from exc
@@ -70,21 +70,21 @@ class LocalServer:
 
     @property
     def info(self) -> ServerInfo:
-        """See `Server`."""
+        """See `SGLangServer`."""
         return self._info
 
     @property
     def served(self) -> Mapping[str, str]:
-        """See `Server`."""
+        """See `SGLangServer`."""
         return {}
 
     @property
     def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
-        """See `Server`."""
+        """See `SGLangServer`."""
         return (lambda body: self._wait(self._submit(self._engine.async_generate(**body))),)
 
     async def send(self, call: PendingCall) -> None:
-        """See `Server`; nothing is tried again: what fails in this process fails again."""
+        """See `SGLangServer`; nothing is retried: a failure in this process would repeat."""
         if self._dead or self._closed:
             raise EngineError(_DIED if self._dead else _CLOSED)
         call.begin()
@@ -96,7 +96,7 @@ class LocalServer:
         def take(raw: Json) -> None:
             try:
                 call.take(raw)
-            except Exception as exc:  # the caller's own callback, too: the request fails by it, nothing else
+            except Exception as exc:  # including the caller's callback: it fails this request only
                 _break(broken, exc)
 
         def pass_on(raw: Json) -> None:
@@ -113,7 +113,7 @@ class LocalServer:
             broken.cancel()
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
-        """See `Server`."""
+        """See `SGLangServer`."""
         words = importlib.import_module("sglang.srt.managers.io_struct")
         tensors = [(name, value.detach()) for name, value in state.items()]
         payload = self._engine._serialize_tensors_per_rank(tensors, None)
@@ -130,7 +130,7 @@ class LocalServer:
         await asyncio.shield(asyncio.wrap_future(self._submit(update())))
 
     async def close(self) -> None:
-        """See `Server`."""
+        """See `SGLangServer`."""
         if not self._closed:
             self._closed = True
             self._break_all(_CLOSED)
@@ -144,7 +144,7 @@ class LocalServer:
         try:
             engine = make(**options)
             started.set_result((engine, engine.get_server_info()))
-        except BaseException as exc:  # also SystemExit: the thread that waits must hear of it
+        except BaseException as exc:  # including SystemExit, since the waiting thread must be notified
             started.set_exception(exc if isinstance(exc, Exception) else EngineError(repr(exc)))
         else:
             self._loop.run_forever()
@@ -155,7 +155,7 @@ class LocalServer:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _wait(self, future: Future[T]) -> T:
-        """Block for a result, but not for one that a dead scheduler will never give."""
+        """Wait for a result, or for the death of the scheduler that would produce it."""
         while True:
             try:
                 return future.result(timeout=0.5)
@@ -169,11 +169,11 @@ class LocalServer:
         async def act() -> None:
             self._engine.tokenizer_manager.abort_request(rid=rid)
 
-        # Not forever: the engine may be closed at this moment.
+        # limited, since the engine may be closing at this moment
         await asyncio.wait({asyncio.wrap_future(self._submit(act()))}, timeout=1)
 
     async def _consume(self, body: Mapping[str, Json], take: Callable[[Json], None]) -> None:
-        """Run one request in the engine's loop, handing its answers over in order."""
+        """Run one request in the engine's loop, passing on its answers in order."""
         try:
             answer = await self._engine.async_generate(**body)
             if body["stream"]:
@@ -185,12 +185,12 @@ class LocalServer:
             raise EngineError(f"sglang failed: {type(exc).__name__}: {exc}") from exc
 
     def _died(self) -> None:
-        """What a SIGQUIT does; runs in a signal handler."""
+        """Handle SIGQUIT; runs in a signal handler."""
         self._dead = True
         self._break_all(_DIED)
 
     def _break_all(self, why: str) -> None:
-        """Fail whatever is under way."""
+        """Fail all running requests."""
         for broken in tuple(self._waiting):
             broken.get_loop().call_soon_threadsafe(_break, broken, EngineError(why))
 
@@ -223,7 +223,7 @@ def _engine_class() -> Callable[..., Any]:
 
 
 def _on_sigquit(died: Callable[[], None]) -> Callable[[], None]:
-    """Call `died` at SIGQUIT, on the main thread only; returns what undoes it."""
+    """Call `died` at SIGQUIT, on the main thread only; returns a function that undoes this."""
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
 
@@ -245,13 +245,13 @@ def _break(broken: asyncio.Future[None], exc: Exception) -> None:
 
 
 async def _first(work: asyncio.Future[None], broken: asyncio.Future[None]) -> None:
-    """The result of `work`, unless something breaks before."""
+    """The result of `work`, unless `broken` fails first."""
     await asyncio.wait({work, broken}, return_when=asyncio.FIRST_COMPLETED)
     await (broken if broken.done() else work)
 
 
 async def _cancel_others() -> None:
-    """End what still runs in this loop: SGLang's own tasks, and requests that a dead scheduler will never answer."""
+    """Cancel the other tasks of this loop: SGLang's own, and requests that a dead scheduler will never answer."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -260,7 +260,7 @@ async def _cancel_others() -> None:
 
 
 def _frozen(raw: Mapping[str, Json]) -> Json:
-    """A copy of one stream event: SGLang goes on appending to the lists inside it."""
+    """A copy of one stream event: SGLang continues to append to the lists inside it."""
     meta = dict(raw["meta_info"])
     pairs = meta.get("output_token_logprobs")
     if pairs is not None:
@@ -276,7 +276,7 @@ def _kill(pids: set[int]) -> None:
     """Kill these processes and wait for those that are children of this one."""
     children = [child for child in multiprocessing.active_children() if child.pid in pids]
     for pid in pids:
-        with suppress(ProcessLookupError):  # the schedulers of several copies are children of a child
+        with suppress(ProcessLookupError):  # with several copies, schedulers are children of a child
             os.kill(pid, signal.SIGKILL)
     for child in children:
         child.join(timeout=30)

@@ -1,13 +1,13 @@
-"""Requests to SGLang and its answers, a request in flight, and what a server of it must do (`SGLangServer`).
+"""SGLang requests and answers, a request in flight, and the interface of its servers (`SGLangServer`).
 
-The two servers are `http` and `local`. A request is never simply dropped: when the caller is cancelled it is aborted in
-the engine and its answer awaited, so that the tokens it had decoded are known. Cost of that: at most one decoding step.
+The two servers are `http` and `local`. A request is never just dropped: when the caller is cancelled, it is aborted in
+the engine and its answer awaited, so that the tokens it had decoded are known. This costs at most one decoding step.
 
-SGLang's words are read off version 0.5.23; `POST /generate` and `Engine.async_generate` take and give the same fields.
-Token ids go in and token ids come out; the text of an answer is decoded here and never taken from the server.
-`sampling_seed` and the absolute token position key all randomness there, so one seed serves a draw for its whole life,
-in however many pieces. A grammar goes out as `ebnf`, which SGLang's llguidance backend reads as Lark where it is Lark.
-Left out: n, beam search, sessions, adapters.
+Field names are those of version 0.5.23; `POST /generate` and `Engine.async_generate` have the same fields. Token ids go
+in and token ids come out; the text of an answer is decoded here and never taken from the server. `sampling_seed` and
+the absolute token position key all randomness there, so one seed serves a draw throughout, however often it is
+continued. A grammar is sent as `ebnf`, which SGLang's llguidance backend also reads as Lark. Left out: n, beam search,
+sessions, adapters.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ttc.core import ExtraSampling, FinishReason, Json, Sampling, Top
 from ttc.errors import ConfigError, EngineError, Unsupported
 
 MAX_STOPS = 32
-"""Stop strings that SGLang takes in one request."""
+"""Most stop strings that SGLang accepts in one request."""
 
 _NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
-"""Stated in every request, so that a server's own `preferred_sampling_params` cannot change the distribution."""
+"""Sent in every request, so that a server's own `preferred_sampling_params` cannot change the distribution."""
 
 
 GRAMMARS = "llguidance"
-"""The one of SGLang's libraries for grammars that reads the form of `ttc.core.ExtraSampling.grammar`."""
+"""The only grammar backend of SGLang that reads the form of `ttc.core.ExtraSampling.grammar`."""
 
 UNKNOWN = "unknown"
-"""The version of a server that does not tell its own."""
+"""The version of a server that does not report one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What a server says of itself: `max_input` tokens fit a request; `honours_seeds`: sampling is keyed by them.
+    """A server's description: `max_input` tokens fit in a request; `honours_seeds`: sampling is keyed by seeds.
 
-    `holds_grammars`: answers can be held to a grammar.
+    `holds_grammars`: grammars are enforced.
     """
 
     model: str
@@ -52,7 +52,7 @@ class ServerInfo:
 
     @classmethod
     def read(cls, model: Mapping[str, Json], server: Mapping[str, Json], where: str) -> ServerInfo:
-        """Read `/model_info` and `/server_info` (the in-process engine gives the same). Raises ConfigError."""
+        """Read `/model_info` and `/server_info` (the in-process engine returns the same). Raises ConfigError."""
         if not model.get("is_generation", True):
             raise ConfigError(f"sglang: {where} serves {model.get('model_path')}, which does not generate text")
         if "max_req_input_len" not in server:
@@ -70,7 +70,7 @@ class ServerInfo:
 
 
 def draw_body(ids: Sequence[int], sampling: Sampling, key: int) -> dict[str, Json]:
-    """The request for one draw whose randomness is keyed by `key` (64 bits; SGLang takes 63 of them)."""
+    """The request for one draw whose randomness is keyed by `key` (64 bits; SGLang uses 63 of them)."""
     if len(sampling.stop) > MAX_STOPS:
         raise Unsupported(f"sglang takes at most {MAX_STOPS} stop strings, got {len(sampling.stop)}")
     params: dict[str, Json] = {
@@ -105,14 +105,14 @@ def score_body(ids: Sequence[int], start: int, k: int = 0) -> dict[str, Json]:
         "sampling_params": {"max_new_tokens": 0, "temperature": 0.0},
         "return_logprob": True,
         "top_logprobs_num": k,
-        # The token at logprob_start_len itself comes back without a number: what precedes it was not asked for.
+        # The token at logprob_start_len itself is returned without a number, since what precedes it is not included.
         "logprob_start_len": start - 1,
     }
 
 
 @dataclass(slots=True)
 class Received:
-    """What has come back of one request so far."""
+    """The part of an answer received so far."""
 
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -124,10 +124,10 @@ class Received:
     cached: int = 0
 
     def add(self, raw: Json) -> tuple[int, ...]:
-        """Take in an answer, or one event of a stream (cumulative or not); return the ids that are new.
+        """Add an answer, or one event of a stream (cumulative or not); returns the new ids.
 
         Raises:
-            EngineError: it is not an answer, or tokens got lost on the way.
+            EngineError: it is not an answer, or tokens were lost on the way.
         """
         meta = raw.get("meta_info") if isinstance(raw, dict) else None
         if meta is None or not isinstance(raw.get("output_ids"), list):
@@ -151,7 +151,7 @@ class Received:
         return tuple(new)
 
     def check(self, num_prompt: int) -> None:
-        """Raise EngineError unless the request ended and the server read exactly the prompt that was sent."""
+        """Raise EngineError unless the request has ended and the server read exactly the prompt that was sent."""
         if self.finish is None:
             raise EngineError(f"sglang broke off after {len(self.ids)} tokens without a finish_reason")
         if self.finish.get("type") == "abort":
@@ -161,12 +161,12 @@ class Received:
 
 
 def _top(entry: Sequence[Sequence[Any]]) -> Top:
-    """The likeliest tokens of one place, which SGLang gives as (logprob, id, text), the likeliest first."""
+    """The likeliest tokens at one position, which SGLang returns as (logprob, id, text), the likeliest first."""
     return tuple((int(token), float(logprob)) for logprob, token, _ in entry)
 
 
 def _tail(items: list[Any], have: int, total: int) -> list[Any]:
-    """The items after the first `have` of `total`; a stream repeats all of them or gives only the new ones."""
+    """The items after the first `have` of `total`; a stream repeats all of them or sends only new ones."""
     missing = total - have
     if missing < 0 or (have and missing > len(items)) or (not have and total > len(items)):
         raise EngineError(f"sglang counts {total} tokens and sent {len(items)} after {have}: some got lost")
@@ -178,7 +178,7 @@ def _tail(items: list[Any], have: int, total: int) -> list[Any]:
 def ending(
     finish: Mapping[str, Json], ids: Sequence[int], sampling: Sampling, eos_ids: Sequence[int]
 ) -> tuple[FinishReason, str | int | None]:
-    """Finish and stop reason in our terms. Raises EngineError for anything SGLang 0.5.23 does not say."""
+    """Our finish and stop reason. Raises EngineError for one that SGLang 0.5.23 does not have."""
     kind, matched = finish.get("type"), finish.get("matched")
     if kind == "length":
         return "length", None
@@ -190,7 +190,7 @@ def ending(
         if isinstance(sampling, ExtraSampling) and sampling.grammar is not None and matched not in eos_ids:
             return "stop", matched if matched in sampling.stop_token_ids else None  # the last token of the grammar
         is_stop_id = matched in sampling.stop_token_ids and matched not in eos_ids
-        # A token nobody asked for is one that the server's own configuration counts as an end of sequence.
+        # any other token is an end of sequence in the server's own configuration
         return "stop", matched if is_stop_id else "eos"
     raise EngineError(f"sglang stopped at {matched!r}, which was not asked for (NaN in the logits says so too)")
 
@@ -201,10 +201,10 @@ ABORT_LIMIT_S = 15.0
 
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """One request; `received` is that of the attempt under way, `lost` counts tokens of attempts that failed.
+    """One request; `received` belongs to the current attempt, `lost` counts tokens of failed attempts.
 
-    `key` names what it shares a prefix with (its problem); `on_ids` is given new ids as they come, which makes the
-    request a streamed one.
+    `key` identifies requests with a common prefix (its problem); `on_ids` is called with new ids as they come, which
+    makes the request a streamed one.
     """
 
     body: Mapping[str, Json]
@@ -215,13 +215,13 @@ class PendingCall:
     lost: int = 0
 
     def begin(self) -> None:
-        """Count a new attempt; what the one before it had received is lost."""
+        """Start a new attempt; tokens received by the previous one are lost."""
         self.lost += len(self.received.ids)
         self.received = Received()
         self.attempts += 1
 
     def take(self, raw: Json) -> None:
-        """Take in an answer or an event of a stream."""
+        """Add an answer or an event of a stream."""
         new = self.received.add(raw)
         if new and self.on_ids is not None:
             self.on_ids(new)
@@ -232,24 +232,24 @@ class SGLangServer(Protocol):
 
     @property
     def info(self) -> ServerInfo:
-        """What it said of itself at the start."""
+        """Its description at the start."""
         ...
 
     @property
     def served(self) -> Mapping[str, str]:
-        """See `ttc.core.Served`; nothing where the weights are read in this process."""
+        """See `ttc.core.Served`; empty where the weights are read in this process."""
         ...
 
     @property
     def senders(self) -> tuple[Callable[[Mapping[str, Json]], Json], ...]:
-        """For each server, a way to send one request and wait for its answer outside any event loop, at the start."""
+        """For each server, a function that sends one request and waits for its answer, outside any event loop."""
         ...
 
     async def send(self, call: PendingCall) -> None:
-        """Run `call` to its end, which fills `call.received`; when cancelled, abort it and fill in what it had.
+        """Run `call` to its end, which fills `call.received`; when cancelled, abort it and record what it had.
 
         Raises:
-            EngineError: it failed, after the retries that apply.
+            EngineError: it failed, after any retries.
         """
         ...
 
@@ -258,7 +258,7 @@ class SGLangServer(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of it; may be called twice."""
+        """Release it; may be called twice."""
         ...
 
 
@@ -273,16 +273,16 @@ async def until_done(call: PendingCall, request: asyncio.Future[None], abort: Ca
 
 
 async def _settle(request: asyncio.Future[None], abort: Callable[[], Awaitable[None]]) -> None:
-    """Abort until the answer is there: the first abort may overtake the request and find nothing to abort."""
+    """Abort until the answer is there: the first abort may overtake the request and have nothing to abort."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + ABORT_LIMIT_S
     while not request.done() and loop.time() < deadline:
         try:
-            with suppress(EngineError):  # a server out of reach: the request itself will end by that
+            with suppress(EngineError):  # an unreachable server also ends the request
                 await abort()
             await asyncio.wait({request}, timeout=ABORT_AGAIN_S)
-        except asyncio.CancelledError:  # cancelled again: still leave only once the tokens are known
+        except asyncio.CancelledError:  # cancelled again: still return only once the tokens are known
             continue
     request.cancel()
     if request.done() and not request.cancelled():
-        request.exception()  # the caller is being cancelled and will not look at why the request failed
+        request.exception()  # retrieved only: the cancelled caller does not need the reason

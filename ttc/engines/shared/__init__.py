@@ -1,1 +1,1 @@
-"""What engines share: model folders, tokenizer and text, stops, token streaming, wrappers of an engine."""
+"""Code shared by engines: model folders, tokenizer and text, stops, token streaming, wrappers of an engine."""

@@ -1,23 +1,22 @@
-"""Several servers of one model: least outstanding requests, prefix affinity, a rest for those that fail, retries.
+"""Several servers of one model: least outstanding requests, prefix affinity, back-off of failing servers, retries.
 
 All requests with one key (a problem) go to one server, which then has their common prefix in its cache; the key moves
-only when that server is resting. A server that fails rests for a back-off that doubles with every further failure;
-afterwards one request tries it before the others follow. When all are resting, the one that rests least is asked. A
-kept connection that the server closed meanwhile is no failure: the request is sent again at once, and counted.
-Which server answers is no part of the randomness of a draw. Cost: a table of the latest keys.
+only while that server is in back-off. The back-off of a failing server doubles with every further failure; afterwards
+one request tries it before the others follow. When all servers are in back-off, the one that is free first is used. A
+kept-alive connection that the server has closed does not count as a failure: the request is sent again at once, and
+counted. The randomness of a draw does not depend on which server answers. Cost: a table of the latest keys.
 
-A server that says it is too busy (429) is believed: nobody asks it again before the time it names, then only as many
-requests go to it at once as it took before, and one more for every round that it answers. So a rate limit costs
-seconds, and no problem fails by it.
+A server that answers 429 (too busy) gets no request before the time that it names, then only as many at once as it
+accepted before, and one more for every round that it answers. So a rate limit costs seconds, and fails no problem.
 
-Trying again (`Retry`): transient failures only, bounded in attempts and in seconds, with exponential back-off and full
-jitter (Brooker 2015, "Exponential Backoff And Jitter", AWS Architecture Blog). The jitter comes from the operating
-system's entropy: it moves only when a request is sent, never what is sampled. A server's own wish (`Retry-After`,
-`retry-after-ms`) is honoured up to a cap, unless another server takes requests. What cannot pass by waiting (a bad
-request, a missing key, a prompt beyond the context) is never sent again. Cost: the tokens that a killed attempt had
+Retries (`Retry`): transient failures only, bounded in attempts and in seconds, with exponential back-off and full
+jitter (Brooker 2015, "Exponential Backoff And Jitter", AWS Architecture Blog). The jitter uses the operating system's
+entropy: it affects only when a request is sent, never what is sampled. A server's own delay (`Retry-After`,
+`retry-after-ms`) is respected up to a cap, unless another server accepts requests. Permanent failures (an invalid
+request, a missing key, a prompt beyond the context) are never retried. Cost: the tokens that a failed attempt had
 decoded, charged as `overrun`.
 
-Left out: weights of unequal servers, moving a key for the sake of balance.
+Left out: weights for servers of different speed, moving a key to balance the load.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ _ENTROPY = random.SystemRandom()
 _STATUSES = frozenset({408, 409, 429})
 _TOO_BUSY = 429
 _LOOK_S = 0.1
-"""How often a request looks whether a server that had no room has some now."""
+"""How often a waiting request checks whether a full server has room."""
 
 
 class Transient(Exception):
-    """A failure that may pass. Never leaves this package: `retrying` turns it into `error` when it does not pass."""
+    """A failure that may pass. Never leaves this package: `retrying` raises its `error` when retries are used up."""
 
     def __init__(
         self,
@@ -56,10 +55,10 @@ class Transient(Exception):
         status: int | None = None,
         is_of_connection: bool = False,
     ) -> None:
-        """`error` is what the caller sees in the end; `retry_after_s` is how long the server asks to wait, in seconds.
+        """`error` is finally raised to the caller; `retry_after_s` is the delay that the server asks for, in seconds.
 
-        `status` is the HTTP status, None where there was no answer; `is_of_connection`: a connection ended that had
-        been kept, which says nothing of the server, and is tried again at once.
+        `status` is the HTTP status, None without an answer; `is_of_connection`: a kept-alive connection was closed,
+        which says nothing about the server, so the request is sent again at once.
         """
         super().__init__(str(error))
         self.error, self.retry_after_s, self.status = error, retry_after_s, status
@@ -68,13 +67,13 @@ class Transient(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How long to insist. `max_attempts` counts the first one; the others are seconds.
+    """Limits of retrying. `max_attempts` includes the first attempt; the other limits are in seconds.
 
-    No attempt starts later than `max_total_s` after the first failure. Where a server is only too busy (429), both are
-    counted anew whenever it has answered somebody in between: it goes on, and so does the queue. The pause before
-    attempt k + 1 is uniform in [0, min(max_pause_s, base_s * 2**(k - 1))], or what the server asks for, at most
-    `max_wish_s`, and a little more. Without `silent_again` a request ends once as many attempts as there are servers
-    were met with silence; with it they count as other failures do, since a lost connection looks the same.
+    No attempt starts later than `max_total_s` after the first failure. While a server is only too busy (429), both
+    limits start anew whenever it has answered any request in between. The pause before attempt k + 1 is uniform in [0,
+    min(max_pause_s, base_s * 2**(k - 1))], or the server's own delay, at most `max_wish_s`, plus some jitter. Without
+    `silent_again` a request fails once as many attempts as there are servers have timed out; with it timeouts count as
+    other failures do, since a lost connection looks the same.
     """
 
     max_attempts: int = 6
@@ -85,7 +84,7 @@ class Retry:
     silent_again: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse limits that allow no attempt and negative times."""
+        """Refuse limits that allow no attempt, and negative times."""
         if self.max_attempts < 1:
             raise ConfigError(f"retry.max_attempts must be >= 1, got {self.max_attempts}")
         for spec in fields(self)[1:-1]:
@@ -93,7 +92,7 @@ class Retry:
                 raise ConfigError(f"retry.{spec.name} must be >= 0, got {getattr(self, spec.name)!r}")
 
     def pause_s(self, failures: int, retry_after_s: float | None) -> float:
-        """Seconds to wait after so many failures."""
+        """Seconds to wait after this many failures."""
         jitter = _ENTROPY.uniform(0.0, min(self.max_pause_s, self.base_s * 2.0 ** (failures - 1)))
         if retry_after_s is None:
             return jitter
@@ -101,7 +100,7 @@ class Retry:
 
 
 def _told_to_wait(url: str, seconds: float) -> EngineBusy:
-    """The error of a request that is not sent, since the server wants it later than anybody waits."""
+    """The error of a request that is not sent, since the server's delay exceeds the limits of waiting."""
     wait = math.ceil(seconds)
     error = EngineBusy(
         f"{url} is too busy (429) and asks to be called again in {wait} s: resume later, or set "
@@ -125,9 +124,10 @@ async def retrying(
     answered: Callable[[], int] = _none_answered,
     again: Callable[[Transient], None] = _noted_nowhere,
 ) -> T:
-    """Await `attempt()` until it succeeds, fails for good, or `policy` is used up.
+    """Await `attempt()` until it succeeds, fails for good, or the limits of `policy` are reached.
 
-    `answered` counts the requests of anybody that were answered so far; `again` is told of what is tried again.
+    `answered` returns how many requests of all callers were answered so far; `again` is called with each failure that
+    is retried.
 
     Raises:
         EngineError: the last transient failure, with the number of attempts; any other exception passes through.
@@ -145,7 +145,7 @@ async def retrying(
             pause = 0.0 if failure.is_of_connection else policy.pause_s(failures, failure.retry_after_s)
             left = policy.max_total_s - (now - first)
             if failure.retry_after_s is not None and failure.retry_after_s <= left:
-                pause = min(pause, left)  # its wish fits: a second more would not
+                pause = min(pause, left)  # the delay fits, but delay and jitter might not
             if failures >= policy.max_attempts or pause > left:
                 tries = counted(failures, "attempt")
                 wish = failure.retry_after_s or 0.0
@@ -158,11 +158,10 @@ async def retrying(
 
 
 def is_transient(status: int, headers: Mapping[str, str]) -> bool:
-    """Whether an HTTP status may pass by waiting: 408, 409, 429 and 5xx, unless `x-should-retry` says otherwise.
+    """Whether an HTTP status may pass by waiting: 408, 409, 429 and 5xx, unless `x-should-retry` decides otherwise.
 
-    `headers` maps names in lower case (or ignores case, as HTTP clients' own types do).
-
-    501 (not implemented) and 505 (version) are properties of the server and never pass.
+    `headers` has lower-case names (or ignores case, as the types of HTTP clients do). 501 (not implemented) and 505
+    (version) are properties of the server and never pass.
     """
     advice = headers.get("x-should-retry", "").lower()
     if advice in ("true", "false"):
@@ -171,7 +170,7 @@ def is_transient(status: int, headers: Mapping[str, str]) -> bool:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that `retry-after-ms` or `Retry-After` (seconds or a date) ask for; None without a readable one."""
+    """The delay in `retry-after-ms` or `Retry-After` (seconds or a date), in seconds; None without a valid one."""
     for name, unit in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         value = headers.get(name)
         if value is None:
@@ -195,10 +194,11 @@ _OTHER = "other failures"
 
 @dataclass(slots=True)
 class ServerState:
-    """One server: requests under way, keys that were given to it, failures in a row, when its rest ends (monotonic).
+    """One server: outstanding requests, number of keys, failures in a row, end of its back-off (monotonic).
 
-    `room`: how many requests at once it has been found to take, `busy_until`: when it wants to be asked again;
-    `answered` requests in all, of them `answered_before` when it was last too busy, `took` between the last two times.
+    `room`: how many requests at once it accepts, as far as known; `busy_until`: end of the delay that it asked for;
+    `answered` requests in total, of which `answered_before` when it was last too busy; `took`: those between the last
+    two times.
     """
 
     url: str
@@ -213,11 +213,11 @@ class ServerState:
     took: int = 0
 
     def available(self, now: float) -> bool:
-        """Whether it may be asked: in good health, or rested and not yet being tried."""
+        """Whether it may be used: healthy, or after its back-off and not being tried yet."""
         return not self.failures or (now >= self.rests_until and not self.outstanding)
 
     def wait_s(self, now: float) -> float:
-        """Seconds until it is worth to look again whether it takes one more request; 0 where it does."""
+        """Seconds until it may accept one more request; 0 if it does now."""
         if now < self.busy_until:
             return self.busy_until - now
         return _LOOK_S if self.outstanding >= self.room else 0.0
@@ -225,7 +225,7 @@ class ServerState:
 
 @dataclass(slots=True)
 class Retried:
-    """How often a request was sent again, by why: the status, or `connection`; for metrics."""
+    """How often requests were sent again, by reason (the status, or `connection`); for metrics."""
 
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -236,7 +236,7 @@ class Retried:
 
 
 class Balancer:
-    """Chooses a server for each request; to be used from one thread."""
+    """Chooses a server for each request; may be used from one thread only."""
 
     def __init__(
         self,
@@ -246,10 +246,10 @@ class Balancer:
         max_rest_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`rest_s` is the first rest of a failing server in seconds; it doubles up to `max_rest_s`.
+        """`rest_s` is the first back-off of a failing server in seconds; it doubles up to `max_rest_s`.
 
         Raises:
-            ConfigError: no URL, or one given twice.
+            ConfigError: no URL, or a duplicate.
         """
         if not urls or len(set(urls)) < len(urls):
             raise ConfigError(f"base_url needs one or more different URLs, got {', '.join(urls) or 'none'}")
@@ -266,11 +266,11 @@ class Balancer:
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """What failed and was tried again, or given up: in the server's words -> number of attempts."""
+        """Failures that were retried or given up: error message -> number of attempts."""
         return dict(self._failures)
 
     async def send(self, key: str, attempt: Callable[[str], Awaitable[T]], retry: Retry) -> T:
-        """Await `attempt(url)` on the server of `key`, again elsewhere or later when it raises `Transient`."""
+        """Await `attempt(url)` on the server of `key`; on `Transient`, retry later or on another server."""
         silences = 0
 
         async def once() -> T:
@@ -286,7 +286,8 @@ class Balancer:
                 silences += isinstance(failure.error, EngineTimeout)
                 if silences >= len(self._servers) and not retry.silent_again:
                     raise failure.error from failure.__cause__
-                if any(self._takes(server) for server in self._servers):  # what one asks for is not another's
+                # another server does not share this one's delay
+                if any(self._takes(server) for server in self._servers):
                     failure.retry_after_s = None
                 raise
 
@@ -294,9 +295,9 @@ class Balancer:
 
     @contextmanager
     def lease(self, key: str, avoid: Collection[str] = ()) -> Iterator[str]:
-        """Give the URL of the server for `key` and count the request; a `Transient` of the server sends it to rest.
+        """Yield the URL of the server for `key` and count the request; a `Transient` puts the server into back-off.
 
-        Servers of `avoid` are left out; there must be another one.
+        Servers in `avoid` are left out; at least one other must exist.
         """
         server = self._choose(key, avoid)
         server.outstanding += 1
@@ -316,7 +317,7 @@ class Balancer:
             server.outstanding -= 1
 
     def note(self, url: str, *, well: bool) -> None:
-        """Note what a check of a server has shown; one that is well again is asked at once."""
+        """Record the result of a health check; a server that has recovered is used again at once."""
         server = next(server for server in self._servers if server.url == url)
         if well:
             server.failures = 0
@@ -351,7 +352,7 @@ class Balancer:
             self._home.popitem(last=False)[1].keys -= 1
 
     def _fail(self, server: ServerState, retry_after_s: float | None, *, is_busy: bool = False) -> None:
-        """Send a server to rest; requests that were under way when it failed do not lengthen the rest."""
+        """Put a server into back-off; requests that were outstanding when it failed do not prolong it."""
         now = self._clock()
         rests = server.failures > 0 and now < server.rests_until
         if not rests:

@@ -1,10 +1,11 @@
-"""What a machine has: numbers it multiplies, kernels, kinds of attention, memory; and set-up that leaves no threads.
+"""Properties of the machine: fast dtypes, compiled kernels, fused attention, memory; and loading without extra threads.
 
 A CPU without AVX-512 BF16 or AMX emulates products in bf16, at a fiftieth of the speed of fp32.
 
-GNU's OpenMP counts the compute threads of every thread that ever ran a parallel part. Once they exceed the cores, all
-of them stop spinning at barriers and sleep instead: with two threads, weights packed in the caller's thread made every
-later decoding step of the worker slower than with one. So loading computes with one thread, in a thread that then ends.
+GNU's OpenMP counts the compute threads of every thread that ever ran a parallel region. Once they exceed the cores, all
+of them sleep at barriers instead of spinning: with two threads, weights packed in the caller's thread made every later
+decoding step of the worker slower than with one thread. So loading computes with one thread, in a thread that then
+ends.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ def cpu_prefers_bf16() -> bool:
 
 
 def cpu_has_amx() -> bool:
-    """Whether this CPU multiplies tiles of bf16."""
+    """Whether this CPU has matrix units for bf16 (AMX)."""
     flags = _cpu_flags()
     return bool(flags.get("amx_bf16") or flags.get("amx_tile"))
 
 
 def fuses_attention(dtype: torch.dtype) -> bool:
-    """Whether torch's fused attention is the fastest on this CPU: in bf16, whose tiles AMX multiplies.
+    """Whether torch's fused attention is the fastest on this CPU: in bf16 with AMX.
 
-    Elsewhere the compiled kernel is taken (`native.attend_together`). It is the faster one on an AMD processor, with
-    AVX-512 and with the kernels of AVX2. On an Intel processor with AVX-512 and without AMX the two were not compared.
+    Elsewhere the compiled kernel (`native.attend_together`) is used. It is faster on an AMD processor, both with
+    AVX-512 and with the AVX2 kernels. On an Intel processor with AVX-512 but without AMX the two were not compared.
     """
     return dtype == torch.bfloat16 and cpu_has_amx()
 
 
 def attention_options(folder: Path) -> dict[str, str]:
-    """What to tell transformers of the attention of the model in a folder; mostly nothing.
+    """Options of transformers for the attention of the model in a folder; mostly empty.
 
-    Scores that are capped before they are shares (Gemma 2) have to be written out: torch's fused attention has no cap,
-    and transformers up to 5.23 left it out there without a word. May raise whatever transformers raises.
+    Attention with logit caps (Gemma 2) needs the eager implementation: torch's fused attention has no cap, and
+    transformers up to 5.23 silently dropped it there. May raise whatever transformers raises.
     """
     from transformers import AutoConfig
 
@@ -84,20 +85,20 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 def _native() -> ModuleType | None:
     try:
         return importlib.import_module("ttc.engines.embedded.core.native")
-    except ImportError:  # numba is not there, or not for this Python or numpy
+    except ImportError:  # numba is missing, or does not support this Python or numpy
         return None
 
 
 def native(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
-    """The kernels that numba compiles (`ttc.engines.embedded.core.native`), where they serve tensors such as these."""
+    """The kernels compiled by numba (`ttc.engines.embedded.core.native`), where they support this device and dtype."""
     return _native() if device.type == "cpu" and dtype in (torch.bfloat16, torch.float32) else None
 
 
 def free_memory(root: Path = Path("/")) -> int | None:
-    """Bytes that the machine, and the limit of a container (cgroup v2), leave for more; None where it cannot be read.
+    """Free bytes of memory, within the limit of a container (cgroup v2); None where it cannot be determined.
 
     Args:
-        root: where `proc` and `sys` are.
+        root: the directory that contains `proc` and `sys`.
     """
     info, group = root / "proc/meminfo", root / "sys/fs/cgroup"
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
@@ -113,7 +114,7 @@ def free_memory(root: Path = Path("/")) -> int | None:
 
 
 def alone(action: Callable[[], T]) -> T:
-    """Return `action()`, run with one compute thread in a thread of its own; its errors are raised here."""
+    """Return `action()`, run with one compute thread in a separate thread; its errors are raised here."""
     with ThreadPoolExecutor(1, thread_name_prefix="ttc-load") as pool:
         return pool.submit(_with_one_thread, action).result()
 
@@ -124,4 +125,4 @@ def _with_one_thread(action: Callable[[], T]) -> T:
     try:
         return action()
     finally:
-        torch.set_num_threads(before)  # torch also keeps the number as the default of threads to come
+        torch.set_num_threads(before)  # torch also keeps this number as the default of new threads

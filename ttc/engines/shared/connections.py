@@ -1,8 +1,8 @@
-"""Connections to one server, for every engine over HTTP: aiohttp's, by the proxies and certificates of the environment.
+"""HTTP connections to one server, for every remote engine: aiohttp, with the environment's proxies and certificates.
 
-aiohttp's parser is in C, and its pool does not look at every idle connection twice a request, as httpx's does. A proxy
-that the environment names is used, and the certificates that httpx trusts. A server may close a kept connection while
-a request is on its way to it, which says nothing of the server. Left out: HTTP/2, mutual TLS.
+aiohttp's parser is in C, and its pool does not check every idle connection twice per request, as httpx's does. It uses
+a proxy that the environment names, and the certificates that httpx trusts. A server may close a kept-alive connection
+while a request is on its way, which says nothing about the server. Left out: HTTP/2, mutual TLS.
 """
 
 from __future__ import annotations
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession, ClientTimeout
 
 KEEP_S = 3.0
-"""An idle connection is closed after so many seconds: before the server does (5 s in vLLM and other users of uvicorn),
-which may close one while a request is on its way, an attempt that fails for nothing."""
+"""Seconds after which an idle connection is closed: earlier than servers do (5 s in vLLM and other users of uvicorn).
+
+A server may close one while a request is on its way, and the attempt then fails needlessly.
+"""
 MAX_HEAD = 1 << 15
 HIGH = 1 << 17
-"""Bytes that wait to be taken before the server is not read from any more."""
+"""Unread bytes at which reading from the server pauses."""
 
 
 def open_session(
     url: str, *, headers: Mapping[str, str], limit: int, timeout: ClientTimeout, tls: ssl.SSLContext | bool
 ) -> ClientSession:
-    """At most `limit` connections (0: any number) to the server at `url`, for the loop that runs; opens none yet."""
+    """A session of at most `limit` connections (0: unlimited) to the server at `url`, for the running loop."""
     import aiohttp
 
     reuse = aiohttp.TraceConfig()
@@ -52,11 +54,13 @@ def open_session(
 
 
 async def reply_to(session: ClientSession, method: str, url: str, **options: Any) -> ClientResponse:
-    """The reply to a request over a session of `open_session`, once its head has come; `options` are aiohttp's.
+    """Send a request over a session of `open_session`; returns once the head of the reply is there.
+
+    `options` are aiohttp's.
 
     Raises:
-        Transient: a kept connection was closed before the reply, by a server that need not have failed.
-        aiohttp.ClientError: no connection, or a new one that broke.
+        Transient: a kept-alive connection was closed before the reply; the server need not have failed.
+        aiohttp.ClientError: no connection, or a new one broke.
     """
     import aiohttp
 
@@ -75,7 +79,7 @@ async def _note_reuse(_session: ClientSession, context: SimpleNamespace, _params
 
 
 def timeouts(connect_s: float, silence_s: float) -> ClientTimeout:
-    """Silence of so many seconds (inf: any); who waits for a free connection waits as long as that takes."""
+    """Timeouts: seconds to connect, and of silence (inf: unlimited); waiting for a free connection has no limit."""
     import aiohttp
 
     silence = None if math.isinf(silence_s) else silence_s
@@ -83,7 +87,7 @@ def timeouts(connect_s: float, silence_s: float) -> ClientTimeout:
 
 
 def certificates(*urls: str) -> ssl.SSLContext | bool:
-    """What to trust, read only when some server speaks TLS: reading takes a tenth second."""
+    """The trusted certificates, read only if some server uses TLS, since reading takes a tenth of a second."""
     if not any(url.startswith("https://") for url in urls):
         return True
     import httpx2
@@ -92,7 +96,7 @@ def certificates(*urls: str) -> ssl.SSLContext | bool:
 
 
 def _proxy(url: str) -> str | None:
-    """The proxy that the environment names; aiohttp's own look at it costs half a millisecond a request."""
+    """The proxy set in the environment; aiohttp's own lookup costs half a millisecond per request."""
     place = urllib.parse.urlsplit(url)
     if urllib.request.proxy_bypass(place.netloc):
         return None

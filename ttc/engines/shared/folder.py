@@ -1,6 +1,6 @@
-"""From a model's name to a folder on disk, and weights into one.
+"""Resolve a model's name to a folder on disk, and write weights to one.
 
-A path is taken as it is, a hub id is downloaded or found in the cache. A folder that is none is refused before torch is
+A path is used as it is, a hub id is downloaded or found in the cache. An invalid folder is refused before torch is
 imported.
 """
 
@@ -23,12 +23,12 @@ def generator_folder(model: str | None) -> Path:
 
 
 def reads_generator(*, model: str | None, **_: object) -> list[ModelFolder]:
-    """What an engine in this process reads (`ttc.identity.digests`): its whole model folder."""
+    """What an in-process engine reads (`ttc.identity.digests`): its whole model folder."""
     return [ModelFolder(generator_folder(model))]
 
 
 def check_name(model: str) -> None:
-    """Raise ConfigError where `model`, which is no folder here, is a link to nowhere, or cannot be a hub id."""
+    """Raise ConfigError if `model`, which is not a folder here, is a broken link or not a valid hub id."""
     path = Path(model).expanduser()
     if path.is_symlink():
         raise ConfigError(f"model {model!r} is a link to {path.readlink()}, where no folder is; name the folder itself")
@@ -45,7 +45,7 @@ def resolve(model: str) -> Path:
     """Return the folder of `model`, a local path or a hub id such as `Qwen/Qwen3-0.6B`.
 
     Raises:
-        ConfigError: neither a folder nor something the hub can give; says what was tried.
+        ConfigError: neither a folder nor available from the hub; the message says what was tried.
     """
     folder = Path(model).expanduser()
     if folder.is_dir():
@@ -61,7 +61,7 @@ def resolve(model: str) -> Path:
 
 
 def check_model(model: str | None) -> None:
-    """Refuse a model that is neither a model folder nor a hub id; asks no hub. Raises ConfigError."""
+    """Raise ConfigError for a model that is neither a model folder nor a hub id; makes no request to the hub."""
     if model is None:
         return
     folder = Path(model).expanduser()
@@ -72,9 +72,9 @@ def check_model(model: str | None) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of a folder's model as transformers takes them: model.safetensors, else what the index names.
+    """The weight files of a folder as transformers chooses them: model.safetensors, else the files in the index.
 
-    Without both, all safetensors files there are. Raises ConfigError for an index that is none.
+    Without either, all safetensors files. Raises ConfigError for an invalid index.
     """
     whole, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
     if whole.is_file():
@@ -83,7 +83,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index names."""
+    """The files listed in an index."""
     try:
         names: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         return sorted({index.parent / name for name in names.values()})
@@ -92,7 +92,7 @@ def _shards(index: Path) -> list[Path]:
 
 
 def save_weights(state: Mapping[str, Any], path: Path) -> None:
-    """Write tensors to one safetensors file: on the CPU, contiguous, none sharing memory with another (tied heads)."""
+    """Write tensors to one safetensors file: on the CPU, contiguous, without shared memory (tied heads are copied)."""
     from safetensors.torch import save_file
 
     places: set[int] = set()

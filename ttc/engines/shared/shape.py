@@ -1,8 +1,8 @@
 """Model dimensions and rotary tables, read from a Hugging Face `config.json`.
 
 Covers Llama, Mistral, Qwen2 and Qwen3 with full attention and the rotary variants default, linear, llama3 and yarn
-(Peng et al. 2023, arXiv 2309.00071). Anything else answers False to `supported` and goes through transformers
-(`fallback.py`): sliding windows, other activations, mixture-of-experts, dynamic rotary scaling.
+(Peng et al. 2023, arXiv 2309.00071). For anything else `supported` returns False, and the model runs through
+transformers (`fallback.py`): sliding windows, other activations, mixture-of-experts, dynamic rotary scaling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True)
 class Dims:
-    """The numbers of one decoder; `rope` is the rotary part of the config, `qk_norm` marks Qwen3.
+    """The dimensions of one decoder; `rope` is the rotary part of the config, `qk_norm` is true for Qwen3.
 
     `biased` names the projections that have a bias.
     """
@@ -56,7 +56,7 @@ class Dims:
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * itemsize
 
     def model_shape(self, num_outputs: int) -> ModelShape:
-        """What FLOP accounting needs, for a head of `num_outputs` rows (the vocabulary, or a scorer's labels)."""
+        """The shape for FLOP accounting, with a head of `num_outputs` rows (the vocabulary, or a scorer's labels)."""
         attention = self.hidden * self.head_dim * (2 * self.num_heads + 2 * self.num_kv_heads)
         layer = attention + 3 * self.hidden * self.intermediate
         params = self.num_layers * layer + self.hidden * num_outputs
@@ -93,7 +93,7 @@ def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _stretched(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotary part, with what transformers takes where it leaves out which context is stretched, and how far."""
+    """The rotary part, with transformers' defaults for a missing original context or scaling factor."""
     own, rope = int(config.get("max_position_embeddings", 2048)), _rope(config)
     kind, name = rope.get("rope_type", rope.get("type")), "original_max_position_embeddings"
     if kind in ("llama3", "yarn"):
@@ -104,12 +104,12 @@ def _stretched(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _max_context(config: Mapping[str, Any]) -> int:
-    """The context over which attention is full: Mistral's no further than its window."""
+    """The context over which attention is full; for Mistral at most its window."""
     return min(positions(config), _window(config))
 
 
 def positions(config: Mapping[str, Any]) -> int:
-    """What the model reads: with YaRN as much as it stretches to, whether or not the other field was raised, too."""
+    """The model's context; with YaRN the scaled one, whether or not max_position_embeddings was raised, too."""
     own, rope = int(config.get("max_position_embeddings", 2048)), _rope(config)
     factor, old = rope.get("factor"), rope.get("original_max_position_embeddings")
     if rope.get("rope_type", rope.get("type")) != "yarn" or factor is None or old is None:
@@ -122,13 +122,13 @@ def _window(config: Mapping[str, Any]) -> int:
 
 
 def window_of(config: Mapping[str, Any]) -> int | None:
-    """Mistral's window in tokens, the one of transformers where the file names none; None: every token is seen."""
+    """Mistral's window in tokens, by default that of transformers; None is full attention."""
     window = config.get("sliding_window", 4096) if config["model_type"] == "mistral" else None
     return int(window) if window else None
 
 
 def slides(config: Mapping[str, Any], max_context: int | None) -> bool:
-    """Whether a window would slide within `max_context` tokens (None: the model's own context)."""
+    """Whether the window is shorter than `max_context` tokens (None: the model's own context)."""
     own = positions(config)
     return _window(config) < min(max_context or own, own)
 
@@ -140,7 +140,7 @@ _BIASED: Mapping[str, Mapping[str, frozenset[str]]] = {
     "qwen2": {"model_type": QKV},  # always
     "qwen3": {"attention_bias": _ATTENTION},
 }
-"""The field of config.json that gives projections of a family a bias. Transformers leaves out any other."""
+"""The field of config.json that gives a family's projections a bias. Transformers ignores it in other families."""
 
 
 def _biased(config: Mapping[str, Any]) -> frozenset[str]:
@@ -150,7 +150,7 @@ def _biased(config: Mapping[str, Any]) -> frozenset[str]:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read `config.json` of a model folder; raises ConfigError naming the missing or broken file."""
+    """Read `config.json` of a model folder; raises ConfigError naming a missing or invalid file."""
     path = folder / "config.json"
     if not path.is_file():
         need = "a model folder holds config.json, *.safetensors and a tokenizer"
@@ -165,8 +165,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def _cure(folder: Path) -> str:
-    """What to name instead of a folder without a config.json."""
-    inner = folder / "model"  # as runs of `ttc train` and jobs of `ttc distill` have it
+    """Advice for a folder without a config.json."""
+    inner = folder / "model"  # the layout of runs of `ttc train` and jobs of `ttc distill`
     if (inner / "config.json").is_file():
         return f"; name {inner}"
     if (folder / "adapter_config.json").is_file():
@@ -261,7 +261,7 @@ def _yarn(dims: Dims) -> tuple[torch.Tensor, float]:
 
 
 def _attention_factor(rope: Mapping[str, Any], factor: float) -> float:
-    """What YaRN scales queries and keys by where the configuration does not say."""
+    """YaRN's scale of queries and keys where the config does not set it."""
 
     def scale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
@@ -274,7 +274,7 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
-"""What transformers refuses a variant without."""
+"""Fields without which transformers refuses a variant."""
 
 _ROPE: Mapping[str, Callable[[Dims], tuple[torch.Tensor, float]]] = {
     "default": _default,

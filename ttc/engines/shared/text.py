@@ -1,12 +1,13 @@
 """The tokenizer of a model folder: chat template, ids, text, end-of-sequence ids and think markers.
 
-Everything is left to the folder's own files through transformers' fast tokenizer; nothing is guessed for a model
-without a chat template. Thinking markers are what config.json declares (`{"ttc": {"thinking": {"open", "close"}}}`, as
-`ttc train adapt` writes it), else a pair of `MARKERS` that are single tokens, else one that the chat template writes.
+Everything is read from the folder's own files through transformers' fast tokenizer; nothing is assumed for a model
+without a chat template. Think markers are those declared in config.json (`{"ttc": {"thinking": {"open", "close"}}}`,
+written by `ttc train adapt`), else a pair of `MARKERS` that are single tokens, else a pair that the chat template
+writes.
 
-What stands in a message is text, whoever wrote it: a control token spelled out there is encoded as characters, so that
-nobody forges a turn, or the end of a thought. Only then is a prompt encoded in pieces, cut at those spellings. An
-assistant's thought at the head of an earlier turn stays as the template knows it.
+The content of a message is plain text, whoever wrote it: a control token spelled out in it is encoded as characters, so
+that nobody can forge a turn or the end of a thought. Only in that case is a prompt encoded in pieces, split at those
+spellings. An assistant's thought at the start of an earlier turn keeps the markers that the template expects.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from ttc.errors import ConfigError, missing_extra
 from ttc.session.thinking import default_handover
 
 MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
-"""Pairs that models are trained with."""
+"""Marker pairs that models are trained with."""
 
 SWITCHES = ("enable_thinking", "thinking")
-"""What templates call the switch of thinking: Qwen3 and most; DeepSeek V3.1 and Granite."""
+"""Template variables that switch thinking: of Qwen3 and most others; of DeepSeek V3.1 and Granite."""
 
 LONG_TEXT = 20_000
-"""Characters beyond which a text takes long enough to encode that nobody should wait for it."""
+"""Longer texts, in characters, take long enough to encode that the event loop should not wait for it."""
 
 
 class Text:
@@ -52,11 +53,12 @@ class Text:
         if not getattr(self._tokenizer, "is_fast", False):
             raise ConfigError(f"{folder}: only fast tokenizers (tokenizer.json) are supported")
         self._fast: Any = self._tokenizer.backend_tokenizer
-        self._fast.no_truncation()  # both stay in a tokenizer.json as training left them
+        self._fast.no_truncation()  # tokenizer.json may contain the truncation of its training
         self._fast.no_padding()
         self._folder = folder
         vocab = self._tokenizer.get_vocab()
-        if vocab.keys() <= set(self._tokenizer.all_special_tokens):  # what transformers makes of a folder without files
+        # transformers builds such a tokenizer for a folder without files
+        if vocab.keys() <= set(self._tokenizer.all_special_tokens):
             raise ConfigError(f"{folder} holds no tokenizer (tokenizer.json)")
         self.size = max(vocab.values(), default=-1) + 1
         about = _read(folder, "config.json").get("ttc", {})
@@ -74,36 +76,37 @@ class Text:
         )
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of `text`, nothing added; while a long one is cut, other threads run."""
+        """Ids of `text` without special tokens added; a long text is encoded without holding the GIL."""
         if len(text) <= LONG_TEXT:
             return tuple(self._fast.encode(text, add_special_tokens=False).ids)
-        # Of its ways to encode, only that for several texts lets go of the interpreter.
+        # of the tokenizer's methods, only batch encoding releases the GIL
         (encoding,) = self._fast.encode_batch_fast([text], add_special_tokens=False)
         return tuple(encoding.ids)
 
     def encode_turn(self, text: str) -> tuple[int, ...]:
-        """Ids of a turn of the model as the template shows it: behind the words or white space that it writes there."""
+        """Ids of a model's turn as the template renders it, after the text that the template puts before it."""
         if not self._lead or text.startswith(self._lead):
             return self.encode_said(text)
-        return self.encode_said(f"a{self._lead}{text}")[len(self.encode("a")) :]  # some begin a text with a space
+        # some tokenizers start a text with a space
+        return self.encode_said(f"a{self._lead}{text}")[len(self.encode("a")) :]
 
     def encode_said(self, text: str) -> tuple[int, ...]:
-        """Ids of what a turn says: a token that ends a text, where the words spell it out, is its characters."""
+        """Ids of a turn's content: an end-of-text token that is spelled out in it is encoded as characters."""
         stops = [token for token in self._control if token in text and self.encode(token)[-1] in self.eos_ids]
         pieces = re.split(f"({'|'.join(map(re.escape, stops))})", text) if stops else [text]
         return tuple(i for piece in pieces for i in (self._plain if piece in stops else self.encode)(piece))
 
     @cached_property
     def _lead(self) -> str:
-        """What stands between what asks for a turn of the model and its content: white space, or a channel's name.
+        """The text between the generation prompt and the turn's content: white space, or the name of a channel.
 
-        An empty thought is none of it: who asks decides whether there is one.
+        An empty thought is not part of it, since whether there is one depends on the request.
         """
         plain = [{"role": "user", "content": "a"}]
         try:
             prompt = self._applied(plain, {}, asks=True)
             whole = self._applied([*plain, {"role": "assistant", "content": _PROBE}], {}, asks=False)
-        except ConfigError:  # a template of other conversations shows none
+        except ConfigError:  # the template refuses this conversation
             return ""
         lead = whole.removeprefix(prompt).partition(_PROBE)[0] if whole.startswith(prompt) else ""
         return "" if any(marker in lead for pair in (*MARKERS, self.markers or ()) for marker in pair) else lead
@@ -113,7 +116,7 @@ class Text:
         return str(self._fast.decode(list(ids), skip_special_tokens=False))
 
     def pieces(self) -> list[str]:
-        """The text of every single id, for stop strings; incomplete characters decode to U+FFFD."""
+        """The text of each single id, for stop strings; incomplete characters decode to U+FFFD."""
         return list(self._fast.decode_batch([[i] for i in range(self.size)], skip_special_tokens=False))
 
     @property
@@ -123,7 +126,7 @@ class Text:
 
     @property
     def tool_format(self) -> str:
-        """How the template shows the model to write calls; "" where it does so in a way that is not read here."""
+        """The format in which the template tells the model to write calls; "" if it is not supported here."""
         return tool_format_of(template_of(self._tokenizer, tools=True))
 
     def render(self, messages: Sequence[Message], thinking: bool | None, tools: Tools = ()) -> Prompt:
@@ -156,7 +159,7 @@ class Text:
         )
 
     def _applied(self, turns: list[dict[str, Any]], options: Mapping[str, Any], *, asks: bool) -> str:
-        """The conversation as text; `asks` adds what a turn of the model begins with."""
+        """The conversation as text; `asks` adds the generation prompt."""
         from jinja2 import TemplateError
 
         shown = in_parts(turns, self._in_parts)
@@ -166,7 +169,7 @@ class Text:
             )
         except TemplateError as exc:
             raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
-        except Exception as exc:  # a template is a program: it may fail as any other does
+        except Exception as exc:  # a template is a program and may raise anything
             raise ConfigError(
                 f"the chat template of {self._folder} fails on these messages: {type(exc).__name__}: {exc}"
             ) from exc
@@ -178,7 +181,7 @@ class Text:
     def _spelled(
         self, messages: Sequence[Message], tools: Tools
     ) -> tuple[list[dict[str, Any]], list[Mapping[str, Any]], dict[str, str]]:
-        """Turns and tools with a stand-in for every control token that somebody spells out; token by stand-in."""
+        """Replace spelled-out control tokens in turns and tools by placeholders; returns also token by placeholder."""
         stand_ins = {token: _STAND_IN.format(number) for number, token in enumerate(self._control)}
         offer = json.dumps(list(tools), ensure_ascii=False)
         texts = [offer, *(text for message in messages for text in texts_of(message))]
@@ -186,7 +189,7 @@ class Text:
             return [turn_of(message) for message in messages], list(tools), {}
 
         def spell(text: str) -> str:
-            text = re.sub(_STANDS, "", text)  # nobody spells a stand-in either
+            text = re.sub(_STANDS, "", text)  # user text must not contain placeholders either
             for token, stand_in in stand_ins.items():
                 text = text.replace(token, stand_in)
             return text
@@ -198,25 +201,25 @@ class Text:
         return turns, json.loads(spell(offer)), {stand_in: token for token, stand_in in stand_ins.items()}
 
     def _thought(self, text: str) -> str:
-        """The thought at the head of a turn, markers included; "" without one."""
+        """The thought at the start of a turn, markers included; "" without one."""
         opening, closing = self.markers or MARKERS[0]
         inside, marker, _ = text.partition(closing)
         return inside + marker if marker and inside.lstrip().startswith(opening) else ""
 
     def _marker(self, text: str) -> tuple[int, ...]:
-        """The ids of a marker by itself."""
+        """The ids of a marker encoded alone."""
         return self.encode(text) if text else ()
 
     def _plain(self, token: str) -> tuple[int, ...]:
-        """The ids of a control token's characters: cut in two, it is none."""
+        """The ids of a control token's characters: split in two, it is not recognised as one."""
         return self.encode(token[:1]) + self.encode(token[1:])
 
     def _without_thought(self, text: str, turns: list[dict[str, Any]], options: dict[str, Any]) -> str:
-        """A rendering that asks for no thought, where the template has written no end of one.
+        """The rendering for a request without thinking, where the template has not ended a thought itself.
 
-        A template that opens a thought whatever is asked of it is closed at once. One that knows thoughts, but no
-        switch, leaves the model to open its own: an empty one is put before it (Ma et al. 2025, "Reasoning Models Can
-        Be Effective Without Thinking"). Who has a switch has said what there is to say.
+        A thought that the template opens unconditionally is closed at once. A template that supports thoughts but has
+        no switch leaves it to the model to open one: an empty thought is put before the answer (Ma et al. 2025,
+        "Reasoning Models Can Be Effective Without Thinking"). A template with a switch is left as it is.
         """
         opening, closing = self.markers or MARKERS[0]
         if self._state(text, turns, options) == "open":
@@ -227,7 +230,7 @@ class Text:
         return text
 
     def _state(self, text: str, turns: list[dict[str, Any]], options: dict[str, Any]) -> ThinkState:
-        """Read the state off what the template added after the conversation: markers in user text are inert."""
+        """Read the thinking state from what the template added, so that markers in user text have no effect."""
         if self.markers is None:
             return "none"
         opening, closing = self.markers
@@ -240,7 +243,7 @@ class Text:
 
 
 def template_of(tokenizer: Any, *, tools: bool = False) -> str:
-    """The chat template that transformers takes; of several that one named tool_use where tools are shown."""
+    """The chat template that transformers uses; of several, the one named tool_use where tools are given."""
     templates = tokenizer.chat_template or ""
     if isinstance(templates, str):
         return templates
@@ -252,10 +255,10 @@ _PROBE = "ttc{}probe"
 
 
 def roles_in_parts(tokenizer: Any) -> frozenset[str]:
-    """The roles whose content a chat template reads as a list of parts, and would leave out as a plain text.
+    """The roles whose content a chat template expects as a list of parts; it would omit plain text.
 
-    Templates of models that also see images have such loops. What is found is how the template shows a conversation of
-    stand-ins; a template that refuses it takes plain texts.
+    Templates of models that also see images have such loops. Found by rendering a conversation of probe texts; a
+    template that refuses it is assumed to take plain text.
     """
     template = str(tokenizer.chat_template)
     if "text" not in template:
@@ -266,23 +269,23 @@ def roles_in_parts(tokenizer: Any) -> frozenset[str]:
         return frozenset()
     parts = _probe(tokenizer, roles, roles)
     mine = {role for role in roles if _PROBE.format(role) not in plain and _PROBE.format(role) in parts}
-    spelled = {role for role in mine if f"'{_PROBE.format(role)}'" in parts}  # a list, printed as Python does
+    spelled = {role for role in mine if f"'{_PROBE.format(role)}'" in parts}  # the template printed a Python list
     return frozenset(mine - spelled) | ({"tool"} if "user" in mine - spelled else frozenset())
 
 
 def _probe(tokenizer: Any, roles: Sequence[str], listed: Sequence[str]) -> str:
-    """What the template makes of a turn of each role, or of as many as it takes; those of `listed` in parts."""
+    """Render a probe turn of each role, or of as many as the template accepts; those of `listed` in parts."""
     turns = [{"role": role, "content": _PROBE.format(role)} for role in roles]
     for conversation in ([*turns, turns[-2]], [*turns[1:], turns[-2]], [turns[-2]]):
         try:
             return str(tokenizer.apply_chat_template(in_parts(conversation, listed), tokenize=False))
-        except Exception:  # a template is a program: it says by failing that it takes no such turns
+        except Exception:  # a template raises for turns that it does not accept
             continue
     return ""
 
 
 def in_parts(turns: Iterable[Mapping[str, Any]], roles: Collection[str]) -> list[dict[str, Any]]:
-    """`turns`, the contents of `roles` as the list of parts that transformers knows."""
+    """`turns`, with the contents of `roles` as the list of parts that transformers expects."""
     return [
         {**turn, "content": [{"type": "text", "text": turn["content"]}]} if turn["role"] in roles else dict(turn)
         for turn in turns
@@ -303,19 +306,19 @@ def _markers(declared: Any, vocab: Mapping[str, int], template: str) -> tuple[st
 
 
 def _control(tokenizer: Any) -> set[str]:
-    """What is one id however it is written: special tokens, and markers that were added to the vocabulary."""
+    """Strings that are encoded as one id wherever they appear: special tokens, and markers added to the vocabulary."""
     added = tokenizer.added_tokens_decoder.values()
     marks = {str(token.content) for token in added if token.special or str(token.content)[:1] in ("<", "[")}
     return {mark for mark in marks if len(mark) > 1}
 
 
 def _split(text: str, spelled: dict[str, str]) -> list[str]:
-    """`text` cut before and after each stand-in."""
+    """Split `text` before and after each placeholder."""
     return [piece for piece in re.split(f"({_STANDS.pattern})", text) if piece] if spelled else [text]
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer; the automatic class is asked only without a tokenizer.json, since its import takes seconds."""
+    """The tokenizer; the auto class is used only without a tokenizer.json, since its import takes seconds."""
     if (folder / "tokenizer.json").is_file():
         from transformers import PreTrainedTokenizerFast
 
@@ -339,20 +342,20 @@ def _read(folder: Path, name: str) -> dict[str, Any]:
 
 
 _BELOW = {"temperature": 100.0, "top_p": 1.0, "top_k": 1 << 20, "min_p": 1.0, "repetition_penalty": 100.0}
-"""Settings that a model's authors may recommend, all above 0; what is not below these is off, or a mistake."""
+"""Upper bounds of settings that a model's authors may recommend, all above 0; other values are off or invalid."""
 _OFF = {"repetition_penalty": 1.0}
-"""What is off although it lies in that range."""
+"""Values within these bounds that are off."""
 
 
 def _recommended(stated: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    """The settings of sampling that generation_config.json states."""
+    """The sampling settings in generation_config.json."""
     values = {name: stated.get(name) for name in _BELOW}
     numbers = {name: v for name, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
     return tuple((name, v) for name, v in numbers.items() if 0 < v < _BELOW[name] and v != _OFF.get(name))
 
 
 def _eos_ids(folder: Path, extra: int | None) -> tuple[int, ...]:
-    """End-of-sequence ids that generation_config.json, config.json and the tokenizer name."""
+    """End-of-sequence ids of generation_config.json, config.json and the tokenizer."""
     values = [_read(folder, name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
     ids = {value for value in (*values, extra) if isinstance(value, int)}
     ids.update(i for value in values if isinstance(value, list) for i in value)

@@ -1,12 +1,11 @@
-"""What engines that tokenise here have in common: rendering, stop rules, and the checks before anything is sent.
+"""The base of engines that tokenise here: rendering, stop rules, and checks before anything is sent.
 
-`TokenEngine` is the base of the engines `embedded`, `vllm`, `sglang` and `ray_workers`, and `StreamingTokenEngine` of
-those of them that can show tokens as they come. The checks also serve `openai`, whose dialects render in their own
-ways.
+`TokenEngine` is the base of `embedded`, `vllm`, `sglang` and `ray_workers`, and `StreamingTokenEngine` of those of them
+that can stream tokens. The checks are also used by `openai`, whose dialects have their own ways to render.
 
-A draw ends (`StopRule`) at end-of-sequence ids, stop ids and stop strings across token boundaries. A stop string is
-looked for only when the newest token could complete one: it must bring the string's last character. The search then
-decodes just enough of the newest tokens, and only tokens of this call.
+A draw ends (`StopRule`) at end-of-sequence ids, stop ids, and stop strings, also across token boundaries. A stop string
+is searched for only when the newest token can complete one, since it contains the string's last character. The search
+then decodes as few of the newest tokens as needed, and only tokens of this call.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from ttc.errors import ConfigError, PromptTooLong, Unsupported
 
 
 class StopRule:
-    """`watch` holds every id that may end a draw, `final` those that do; `reason` decides."""
+    """`watch` holds every id that may end a draw, `final` those that always do; `reason` decides."""
 
     __slots__ = ("_decode", "_eos", "_ids", "_strings", "_window", "final", "watch")
 
@@ -43,10 +42,10 @@ class StopRule:
         pieces: Sequence[str],
         decode: Callable[[Sequence[int]], str],
     ) -> None:
-        """`pieces` is the text of every id and may be empty when there are no stop strings.
+        """`pieces` is the text of every id, and may be empty without stop strings.
 
-        A piece that is empty or holds an incomplete character is always watched, and every piece is for a stop string
-        that ends in a space: some tokenizers drop the leading space of a piece that is decoded on its own.
+        A piece that is empty or contains an incomplete character is always watched; for a stop string that ends in a
+        space, every piece is: some tokenizers drop the leading space of a piece that is decoded alone.
         """
         self._strings, self._ids, self._eos, self._decode = strings, frozenset(ids), frozenset(eos), decode
         self._window = max((len(s.encode()) for s in strings), default=0) + 4
@@ -73,15 +72,15 @@ class StopRule:
 
 
 OnTokens: TypeAlias = Callable[[tuple[int, ...]], None]
-"""Is given the ids of one draw as they are sampled."""
+"""Called with the new ids of one draw as they are sampled."""
 
 
 MAX_RULES = 64
-"""Stop rules that an engine keeps: each may hold every id of the vocabulary."""
+"""Most stop rules that an engine caches: each may hold every id of the vocabulary."""
 
 
 class TokenEngine:
-    """An engine over the tokenizer of a model folder; what it can do is decided at its start."""
+    """An engine with the tokenizer of a model folder; its capabilities are fixed at its start."""
 
     def __init__(self, text: Text, capabilities: Capabilities) -> None:
         """`text` is the tokenizer of the model that runs."""
@@ -126,7 +125,7 @@ class TokenEngine:
         on_usage(usage)
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
-        """Return the ids to continue, once they, the seed and the context are known to do."""
+        """Return the ids to continue, after checking them, the seed and the context."""
         if not prompt.token_ids:
             raise Unsupported("this engine continues token ids: the prompt has none (render it first)")
         check_seed(sampling)
@@ -137,13 +136,13 @@ class TokenEngine:
         check_room(length, wanted, self._capabilities.max_context)
 
     def _rule(self, sampling: Sampling) -> StopRule:
-        """When draws under `sampling` end; kept, since a stop string is looked up in every token of the vocabulary."""
+        """The stop rule of `sampling`, cached, since a stop string is searched for in every token of the vocabulary."""
         name = (sampling.stop, sampling.stop_token_ids)
         if name not in self._rules:
             if sampling.stop and not self._pieces:
                 self._pieces = self._text.pieces()
             if len(self._rules) == MAX_RULES:
-                del self._rules[next(iter(self._rules))]  # the oldest: a server's clients name ever new ones
+                del self._rules[next(iter(self._rules))]  # drop the oldest: clients of a server may send ever new ones
             self._rules[name] = StopRule(
                 sampling.stop, sampling.stop_token_ids, self._text.eos_ids, self._pieces, self._text.decode
             )
@@ -151,7 +150,7 @@ class TokenEngine:
 
 
 class StreamingTokenEngine(TokenEngine, ABC):
-    """One that can show the tokens of a draw as they come: `generate` and `stream` are one way to draw."""
+    """A `TokenEngine` that can stream; `generate` and `stream` draw in the same way."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
         """See `ttc.core.Engine`."""
@@ -168,7 +167,7 @@ class StreamingTokenEngine(TokenEngine, ABC):
     async def _draws(
         self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink, on_tokens: OnTokens | None
     ) -> list[Completion]:
-        """Check, draw and charge; `on_tokens` comes with a single draw only."""
+        """Check, draw and charge; `on_tokens` is given with a single draw only."""
 
 
 def check_seed(sampling: Sampling) -> None:
@@ -178,7 +177,7 @@ def check_seed(sampling: Sampling) -> None:
 
 
 def check_room(length: int, wanted: int, limit: int) -> None:
-    """Raise PromptTooLong when `wanted` tokens after `length` pass the context of `limit`."""
+    """Raise PromptTooLong when `wanted` tokens after `length` others exceed the context of `limit`."""
     if length + wanted > limit:
         cure = f"lower sampling.max_tokens to {limit - length}, or " if length < limit else ""
         need = f"{length} prompt tokens + {wanted} requested tokens"
@@ -186,7 +185,7 @@ def check_room(length: int, wanted: int, limit: int) -> None:
 
 
 def check_ids(ids: Sequence[int], vocab: int) -> None:
-    """Raise Unsupported for an id that the model has no row for: on a GPU it would be read from foreign memory."""
+    """Raise Unsupported for an id outside the model's embedding; a GPU would read other memory for it."""
     worst = min(ids) if min(ids) < 0 else max(ids)
     if not 0 <= worst < vocab:
         raise Unsupported(
@@ -196,6 +195,6 @@ def check_ids(ids: Sequence[int], vocab: int) -> None:
 
 
 def check_start(length: int, start: int) -> None:
-    """Raise ConfigError when `start` is no token that has one before it, of `length` tokens to score."""
+    """Raise ConfigError unless `start` is a token, of `length` to score, that has another before it."""
     if not 1 <= start <= length:
         raise ConfigError(f"logprobs: start must lie in 1..{length}, got {start}")

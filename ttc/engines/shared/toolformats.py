@@ -1,14 +1,15 @@
-"""How families of models write calls of functions, and how they are shown the functions.
+"""The formats in which model families write function calls, and in which functions are presented to them.
 
 hermes   <tool_call>{"name": ..., "arguments": {...}}</tool_call>, one block a call: Qwen2.5, Qwen3, Hermes, SmolLM3
 mistral  [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]: Mistral and Mixtral
-llama3   {"name": ..., "parameters": {...}}, the whole answer, several parted by "; ": Llama 3.1 and later
-json     {"name": ..., "arguments": {...}}, likewise: templates that show functions in some other way
+llama3   {"name": ..., "parameters": {...}}, the whole answer, several separated by "; ": Llama 3.1 and later
+json     {"name": ..., "arguments": {...}}, likewise: templates that present functions in some other way
 
-A chat template that shows functions decides by its own text. One that does not gets them as Hermes's models do: the
-functions in the system message, calls and results as text of the turns (https://github.com/NousResearch/Hermes-Function-Calling).
-What is read need not have been written under a grammar: a block that is no JSON is text. Left out: calls in XML or
-Python (Qwen3-Coder, Llama 3.2's small ones with `<|python_tag|>` code), for which a request with tools is refused.
+A chat template that presents functions determines the format. For one that does not, functions are presented in the
+Hermes format: in the system message, with calls and results as text of the turns
+(https://github.com/NousResearch/Hermes-Function-Calling). Calls need not have been written under a grammar: a block
+that is not JSON is read as text. Left out: calls in XML or Python (Qwen3-Coder, the small Llama 3.2 models with
+`<|python_tag|>` code), for which a request with tools is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["TOOL_FORMATS", "ToolFormat", "plain_turns", "shows_tools", "texts_of
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """`opening` and `closing` stand around a call (around all of them where they are `listed`), `between` parts two.
+    """`opening` and `closing` enclose a call (or all of them if `listed`); `between` separates calls.
 
     `arguments` is the field with the arguments. Without an opening the calls are the whole answer.
     """
@@ -38,19 +39,19 @@ class ToolFormat:
 
     @property
     def trigger(self) -> str:
-        """The text that begins a call; "" where nothing but a brace does."""
+        """The text that starts a call; "" where only a brace does."""
         return self.opening.strip()
 
     def read(self, text: str) -> tuple[str, tuple[ToolCall, ...]]:
-        """The text before the calls, and the calls; all is text where there are none that can be read.
+        """Split an answer into the text before the calls, and the calls; all is text if no call can be parsed.
 
-        Of calls the last of which was cut, those before it are read; `cut` says the rest.
+        If the last call was cut off, the calls before it are returned; `cut` returns the rest.
         """
         before, calls, _ = self._parts(text)
         return before, calls
 
     def cut(self, text: str) -> str:
-        """What stands of a call that was begun behind others and not ended; "" where all of them are whole."""
+        """The incomplete last call after others; "" where all calls are complete."""
         return self._parts(text)[2]
 
     def _parts(self, text: str) -> tuple[str, tuple[ToolCall, ...], str]:
@@ -61,7 +62,7 @@ class ToolFormat:
         return (text[:start] if text[:start].strip() else "", calls, rest) if calls else (text, (), "")
 
     def _calls(self, text: str) -> tuple[tuple[ToolCall, ...], str]:
-        """Every whole call of `text`, which is nothing but calls, and what was cut; none where it is something else."""
+        """Parse `text`, which must consist of calls only: every complete call, and what was cut off; else none."""
         calls: list[ToolCall] = []
         rest = text
         while rest:
@@ -85,7 +86,7 @@ class ToolFormat:
         return tuple(calls), ""
 
     def _items(self, text: str) -> tuple[tuple[ToolCall, ...], str]:
-        """The whole calls of a list that does not end, and what was cut."""
+        """The complete calls of a list that does not end, and what was cut off."""
         calls: list[ToolCall] = []
         rest = text.lstrip()
         while rest:
@@ -113,12 +114,12 @@ class ToolFormat:
 
 
 def _before_cut(calls: Sequence[ToolCall], rest: str, is_cut: bool) -> tuple[tuple[ToolCall, ...], str]:
-    """`calls` and the begun one behind them; none where what follows them is no beginning of a call."""
+    """`calls` and the incomplete one after them; none where what follows is not the start of a call."""
     return (tuple(calls), rest) if is_cut else ((), "")
 
 
 def _is_cut(text: str, fault: json.JSONDecodeError) -> bool:
-    """Whether JSON is faulty only because `text` ends before it does."""
+    """Whether JSON is invalid only because `text` ends too early."""
     tail = text[fault.pos :].rstrip()
     return (
         fault.msg.startswith("Unterminated string")
@@ -131,7 +132,7 @@ _ESCAPE = len("\\u1234")
 
 
 def _blank(text: str, start: int) -> int:
-    """The first place from `start` on that is no white space."""
+    """The first index from `start` on that is not white space."""
     return len(text) - len(text[start:].lstrip())
 
 
@@ -143,29 +144,29 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
 }
 
 _SIGNS = (("<function=", ""), ("[TOOL_CALLS]", "mistral"), ("<tool_call>", "hermes"), ('"parameters":', "llama3"))
-"""What a template says of the form of calls, the first that it holds."""
+"""Text that identifies a template's format of calls; the first match decides."""
 
 
 def shows_tools(template: str | None) -> bool:
-    """Whether a chat template shows functions itself."""
+    """Whether a chat template presents functions itself."""
     return "tools" in (template or "")
 
 
 def tool_format_of(template: str) -> str:
-    """The name of the form that a chat template asks for; "" where it is not read here."""
+    """The name of a chat template's format of calls; "" if it is not supported here."""
     if not shows_tools(template):
         return "hermes"
     return next((name for sign, name in _SIGNS if sign in template), "json")
 
 
 def texts_of(message: Message) -> list[str]:
-    """Every text that a message holds."""
+    """All texts in a message."""
     calls = message.calls if isinstance(message, ToolMessage) else ()
     return [message.content, *(text for call in calls for text in (call.name, call.arguments))]
 
 
 def turn_of(message: Message, spell: Callable[[str], str] = str) -> dict[str, Any]:
-    """`message` as chat templates take it, every text as `spell` has it; arguments are objects there."""
+    """`message` as chat templates expect it, with `spell` applied to every text and arguments as objects."""
     turn: dict[str, Any] = {"role": message.role, "content": spell(message.content)}
     if not isinstance(message, ToolMessage):
         return turn
@@ -195,10 +196,10 @@ as follows:
 
 
 def plain_turns(turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """`turns` for a template that knows no functions: what concerns them is text, as Hermes's models were taught."""
+    """`turns` for a template without functions: calls and results become text, in the Hermes format."""
     plain: list[dict[str, Any]] = []
     for before, turn in zip([{"role": ""}, *turns], turns, strict=False):
-        if turn["role"] == before["role"] == "tool":  # templates want the turns of two speakers
+        if turn["role"] == before["role"] == "tool":  # templates expect alternating speakers
             plain[-1]["content"] += "\n" + _plain_turn(turn)["content"]
         else:
             plain.append(_plain_turn(turn))

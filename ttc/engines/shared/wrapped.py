@@ -1,8 +1,8 @@
-"""Engines in front of an engine: a subclass of `Wrapped` spells out only what it changes.
+"""Engines in front of an engine: a subclass of `Wrapped` overrides only what it changes.
 
 Optional protocols (streaming, log-probabilities, new weights) are not passed on: they are found by `isinstance`, so a
-wrapper that offers one says so itself. `draw_shown` is what every display of tokens does with one draw; `with_markers`
-lets a model think that has no markers of its own. Left out there: new weights, and what a server says of itself.
+wrapper that supports one implements it. `draw_shown` runs one draw for a display of tokens; `with_markers` adds
+thinking to a model without markers of its own. Left out there: new weights, and the server's own information.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from ttc.session.thinking import default_handover, split
 
 
 class Wrapped:
-    """Does everything as `engine` does, but for `close`: that stays with the engine's owner.
+    """Forwards everything to `engine` but `close`, which stays with the engine's owner.
 
-    A subclass spells out only what it changes. Optional protocols (streaming, log-probabilities, new weights) are not
-    passed on: they are found by `isinstance`, so a wrapper that offers one says so itself.
+    A subclass overrides only what it changes. Optional protocols (streaming, log-probabilities, new weights) are not
+    passed on: they are found by `isinstance`, so a wrapper that supports one implements it.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -45,36 +45,36 @@ class Wrapped:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the engine."""
+        """See `ttc.core.Engine`."""
         return self._engine.capabilities
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """Render as the engine does."""
+        """See `ttc.core.Engine`."""
         return self._engine.render(messages, thinking)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """Encode as the engine does."""
+        """See `ttc.core.Engine`."""
         return self._engine.encode(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode as the engine does."""
+        """See `ttc.core.Engine`."""
         return self._engine.decode(ids)
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """Draw as the engine does."""
+        """See `ttc.core.Engine`."""
         return await self._engine.generate(prompt, sampling, draws, on_usage)
 
     def counters(self) -> Usage:
-        """Those of the engine."""
+        """See `ttc.core.Engine`."""
         return self._engine.counters()
 
     def prune(self, problem_id: str, path: Path) -> None:
-        """Tell the engine, where it wants to know."""
+        """See `ttc.core.SearchAware`; ignored where the engine does not implement it."""
         if isinstance(self._engine, SearchAware):
             self._engine.prune(problem_id, path)
 
     def release(self, problem_id: str) -> None:
-        """Tell the engine, where it wants to know."""
+        """See `ttc.core.SearchAware`; ignored where the engine does not implement it."""
         if isinstance(self._engine, SearchAware):
             self._engine.release(problem_id)
 
@@ -83,24 +83,21 @@ class Wrapped:
 
 
 class DrawDisplay(Protocol):
-    """What shows one draw while it is sampled."""
+    """Displays one draw while it is sampled."""
 
     def sync(self, prompt: Prompt) -> None:
-        """Take over what `prompt` holds after its rendered part: it is final, injected text included."""
+        """Display everything in `prompt` after its rendered part, which is final, including injected text."""
         ...
 
     def add(self, ids: tuple[int, ...]) -> None:
-        """Take new sampled ids."""
+        """Display new sampled ids."""
         ...
 
 
 async def draw_shown(
     engine: Engine, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink, display: DrawDisplay
 ) -> Completion:
-    """Run one draw and show its tokens as they come; where the engine cannot stream, all at once when it is done.
-
-    What every display of tokens does with one draw.
-    """
+    """Run one draw and display its tokens as they come; if the engine cannot stream, all at once when it is done."""
     display.sync(prompt)
     if isinstance(engine, StreamingEngine):
         return await engine.stream(prompt, sampling, draw, on_usage, display.add)
@@ -110,29 +107,29 @@ async def draw_shown(
 
 
 class MarkerNames(Protocol):
-    """What names a pair of thinking markers, and the words that end a cut thought, as `Thinking` does."""
+    """The markers of a thought, and the words that end one early, as in `Thinking`."""
 
     @property
     def open(self) -> str | None:
-        """What begins a thought; None where no pair is named."""
+        """The text that opens a thought; None where no pair is set."""
         ...
 
     @property
     def close(self) -> str | None:
-        """What ends it."""
+        """The text that closes a thought."""
         ...
 
     @property
     def handover(self) -> str | None:
-        """The words after which a cut thought is answered; None for the usual ones."""
+        """The words inserted after a thought that was cut off; None for the default."""
         ...
 
 
 def with_markers(engine: Engine, names: MarkerNames) -> Engine:
-    """`engine`, or where it takes ids, has no markers, and a pair is named: one that thinks between those.
+    """`engine`, or, if it takes ids, has no markers, and `names` has a pair: an engine that thinks between those.
 
-    A prompt with thought gets the opening marker after the rendered one, a prompt without a closed empty block, as
-    Qwen3's own template does; one that says nothing of thinking is the template's as it is.
+    A prompt with thinking gets the opening marker after the rendered text, a prompt without it an empty closed block,
+    as in Qwen3's own template; a prompt that leaves thinking open is not changed.
 
     Raises:
         ConfigError: the hand-over does not close the thought.
@@ -152,7 +149,7 @@ def with_markers(engine: Engine, names: MarkerNames) -> Engine:
 
 
 class MarkedEngine(Wrapped):
-    """`engine` with thinking markers that its user names; whoever closes it closes the engine."""
+    """`engine` with thinking markers set by its user; closing it closes the engine."""
 
     def __init__(self, engine: Engine, opening: str, closing: str) -> None:
         super().__init__(engine)
@@ -167,11 +164,11 @@ class MarkedEngine(Wrapped):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Those of the engine, and the markers."""
+        """Those of the engine, with the markers."""
         return self._capabilities
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
-        """Render without a switch, which the template does not have; then open a thought, or close an empty one."""
+        """Render without a switch, which the template lacks; then open a thought, or add an empty closed one."""
         return self._marked(self._engine.render(messages, None), thinking)
 
     @property
@@ -198,7 +195,7 @@ class MarkedEngine(Wrapped):
 
 
 class _MarkedStream(MarkedEngine):
-    """The same for an engine that hands over tokens while it samples."""
+    """The same for an engine that streams."""
 
     async def stream(
         self,
@@ -208,7 +205,7 @@ class _MarkedStream(MarkedEngine):
         on_usage: UsageSink,
         on_tokens: Callable[[tuple[int, ...]], None],
     ) -> Completion:
-        """Stream as the engine does."""
+        """See `ttc.core.StreamingEngine`."""
         engine = self._engine
         if not isinstance(engine, StreamingEngine):
             raise TypeError(f"{engine.capabilities.model} does not stream")
@@ -219,7 +216,7 @@ class _MarkedReader(MarkedEngine):
     """The same for an engine that scores given ids."""
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
-        """Score as the engine does."""
+        """See `ttc.core.LogprobEngine`."""
         engine = self._engine
         if not isinstance(engine, LogprobEngine):
             raise TypeError(f"{engine.capabilities.model} does not score given ids")
@@ -227,12 +224,12 @@ class _MarkedReader(MarkedEngine):
 
 
 class _MarkedTeller(MarkedEngine):
-    """The same for an engine that tells the likeliest tokens in the place of given ids."""
+    """The same for an engine that reports the likeliest tokens at given ids."""
 
     async def top_logprobs(
         self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink
     ) -> tuple[Mapping[int, float], ...]:
-        """Tell as the engine does."""
+        """See `ttc.core.TopLogprobEngine`."""
         engine = self._engine
         if not isinstance(engine, TopLogprobEngine):
             raise TypeError(f"{engine.capabilities.model} does not report the likeliest tokens of given ids")
@@ -244,11 +241,11 @@ _OFFERS: Sequence[tuple[type, type[MarkedEngine]]] = (
     (LogprobEngine, _MarkedReader),
     (TopLogprobEngine, _MarkedTeller),
 )
-"""The optional protocols that pass through the markers."""
+"""The optional protocols that are passed through."""
 
 
 def _longer(prompt: Prompt, encode: Callable[[str], tuple[int, ...]], text: str) -> Prompt:
-    """`prompt` with `text` as part of what was rendered."""
+    """`prompt` with `text` appended to its rendered part."""
     ids = (*(prompt.token_ids or ()), *encode(text))
     return replace(
         prompt,
@@ -262,7 +259,7 @@ def _longer(prompt: Prompt, encode: Callable[[str], tuple[int, ...]], text: str)
 def text_markers(
     opening: str, closing: str, encode: Callable[[str], tuple[int, ...]], decode: Callable[[Sequence[int]], str]
 ) -> tuple[TextMarker, TextMarker] | None:
-    """Two markers as texts; None where each is a single token, which is found as its id."""
+    """The markers as text; None if each is a single token, which is found by its id."""
     if len(encode(opening)) == 1 == len(encode(closing)):
         return None
     return TextMarker(opening, decode), TextMarker(closing, decode)

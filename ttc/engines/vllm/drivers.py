@@ -1,12 +1,12 @@
 """The two drivers of vLLM: its engine core stepped by a thread of this process, or `AsyncLLM` with its own processes.
 
-`InProcess` is the default on a CPU: it starts four times faster than `AsyncLLM` and leaves it no process to feed. One
-thread owns vLLM; actions reach it through a queue and run between two steps, so an abort is exact: the tokens of the
-last step are the last. It has one worker only.
+`InProcess` is the default on a CPU: it starts four times faster than `AsyncLLM` and needs no traffic between processes.
+One thread owns vLLM; actions reach it through a queue and run between two steps, so an abort is exact: the tokens of
+the last step are the last. It supports one worker only.
 
-`Background` is for GPUs and for every kind of parallelism, on one machine or many. Its event loop runs in a thread
-here, so that an engine may be made anywhere, outlives the caller's loop and is not held up by it. Cost: one thread hop
-per request.
+`Background` is for GPUs and for every kind of parallelism, on one machine or many. Its event loop runs in a thread of
+this process, so that an engine can be created anywhere, outlives the caller's loop and is not delayed by it. Cost: one
+thread switch per request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """Implements `Driver`; `build` makes the `AsyncLLM` inside the loop that will serve it."""
+    """Implements `Driver`; `build` makes the `AsyncLLM` inside the loop that will run it."""
 
     def __init__(self, build: Callable[[], Any], counts: Counts) -> None:
         self.counts = counts
@@ -114,7 +114,7 @@ class Background:
             outputs = self._engine.generate(request.prompt, request.params, request.name, lora_request=request.lora)
             async for output in outputs:
                 request.take(output)
-        except Exception as exc:  # whatever broke, nobody may be left waiting
+        except Exception as exc:  # whatever failed, every waiting request must be answered
             request.fail(EngineError(f"vllm failed: {type(exc).__name__}: {exc}"))
         finally:
             self._live.pop(request.name, None)
@@ -127,7 +127,7 @@ class Background:
 
 async def _start(build: Callable[[], Any]) -> Any:
     engine = build()
-    # Asked once now, so that later a request is registered before anything can be awaited: an abort then finds it.
+    # Requested once now, so that a later request is registered before its first await and an abort finds it.
     await engine.get_supported_tasks()
     return engine
 
@@ -186,7 +186,7 @@ class InProcess:
 
     def _put(self, action: Callable[[], None]) -> None:
         self._inbox.put(action)
-        if self._dead is not None:  # the thread may have looked for the last time
+        if self._dead is not None:  # the thread may have drained the queue for the last time
             self._drain_dead()
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -203,13 +203,13 @@ class InProcess:
             while self._drain():
                 if self._engine.has_unfinished_requests():
                     self._engine.step()  # outputs arrive in the sinks
-        except Exception as exc:  # whatever broke, nobody may be left waiting
+        except Exception as exc:  # whatever failed, every waiting request must be answered
             self._dead = EngineError(f"vllm failed: {type(exc).__name__}: {exc}")
         self._dead = self._dead or EngineError("the engine was closed")
         for request in list(self._live.values()):
             request.fail(self._dead)
         self._live.clear()
-        with contextlib.suppress(Exception):  # a core that has failed may fail again when it is shut down
+        with contextlib.suppress(Exception):  # a failed core may fail again when it is shut down
             _shut_down(self._engine.engine_core)
         self._engine = None
         self._drain_dead()
@@ -230,7 +230,7 @@ class InProcess:
         return True
 
     def _drain_dead(self) -> None:
-        """Run what still arrives after the end; adding a request then fails it."""
+        """Run actions that arrive after the end; adding a request then fails it."""
         with contextlib.suppress(queue.Empty):
             while True:
                 action = self._inbox.get_nowait()
@@ -244,12 +244,12 @@ class InProcess:
                 continue
             try:
                 name = self._engine.add_request(request.name, request.prompt, request.params, lora_request=request.lora)
-            except Exception as exc:  # of this request alone: the core goes on
+            except Exception as exc:  # only this request failed: the core continues
                 request.fail(EngineError(f"vllm refuses the request: {type(exc).__name__}: {exc}"))
                 self._engine.abort_request([request.name])
                 continue
             self._live[request.name] = request
-            # Outputs go to a sink instead of step()'s result, so that an abort gives its partial output too.
+            # Outputs go to a sink instead of the result of step(), so that an abort returns its partial output too.
             self._engine.output_processor.request_states[name].queue = _Sink(request, self._live)
 
     def _abort(self, requests: Sequence[SequenceRequest]) -> None:
@@ -261,7 +261,7 @@ class InProcess:
 def _shut_down(client: Any) -> None:
     """Free the model and its cache.
 
-    The core's own shutdown would also destroy vLLM's process groups, which every other vLLM in this process uses.
+    The core's own shutdown would also destroy vLLM's process groups, which all vLLM engines in this process share.
     """
     client._finalizer.detach()
     client.engine_core.model_executor.shutdown()
@@ -269,15 +269,15 @@ def _shut_down(client: Any) -> None:
 
 
 class _Sink:
-    """Takes the place of vLLM's output queue of one request."""
+    """Replaces vLLM's output queue of one request."""
 
     def __init__(self, request: SequenceRequest, live: dict[str, SequenceRequest]) -> None:
         self._request, self._live = request, live
 
     def put(self, output: Any) -> None:
-        """Hand over; called while vLLM processes the outputs of a step, or an abort.
+        """Pass on an output; called while vLLM processes the outputs of a step, or an abort.
 
-        What it refuses or loses later than `add_request` arrives as an exception in place of an output.
+        A request that fails after `add_request` has an exception in place of an output.
         """
         if isinstance(output, Exception):
             self._live.pop(self._request.name, None)

@@ -1,9 +1,9 @@
-"""The vLLM engine as `ttc.core` sees it: one request per draw, seeds by path, the ledger, weights in place.
+"""The vLLM engine with the protocols of `ttc.core`: one request per draw, seeds by path, the ledger, new weights.
 
 A draw's seed is a hash of (run seed, problem, path, position of the prompt's end), so draws and continuations differ
-and neither n nor the order of calls changes them; never seed + i, which makes neighbouring seeds share draws. Equality
+and neither n nor the order of calls changes them; never seed + i, with which neighbouring seeds share draws. Equality
 between schedules is in distribution: batching changes the last bits of vLLM's logits. Log-probabilities are those of
-the model itself. Left out: self-certainty, several prompts in one request, speculative decoding.
+the model, without sampling parameters. Left out: self-certainty, several prompts in one request, speculative decoding.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ from ttc.engines.vllm.thinking_cap import CapReport, check_cap
 from ttc.errors import ConfigError, EngineError, Unsupported
 
 COLDEST, HOTTEST = 0.01, 2.0
-"""Temperatures between which vLLM samples as asked; it would raise or refuse others."""
+"""Range of temperatures that vLLM uses unchanged; it would raise or refuse others."""
 
 PARITY = 0.05
-"""Largest disagreement of a repacked head, relative to the largest logit; bf16 rounding stays below 0.02."""
+"""Largest difference of a repacked head, relative to the largest logit; bf16 rounding stays below 0.02."""
 
 
 class VllmEngine(StreamingTokenEngine):
@@ -105,7 +105,7 @@ class VllmEngine(StreamingTokenEngine):
         return tuple({token: told.logprob for token, told in entry.items()} for entry in entries)
 
     async def _score(self, token_ids: Sequence[int], start: int, k: int, on_usage: UsageSink) -> Sequence[Any]:
-        """VLLM's entries of token_ids[start:]: the `k` likeliest tokens of each place, and the given one."""
+        """The entries of vLLM for token_ids[start:]: the `k` likeliest tokens at each position, and the given one."""
         check_start(len(token_ids), start)
         self._check_room(len(token_ids), 1)
         params = sampling_params(False, temperature=0.0, max_tokens=1, prompt_logprobs=k, detokenize=False)
@@ -115,11 +115,11 @@ class VllmEngine(StreamingTokenEngine):
         return entries
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
-        """See `ttc.core.WeightSync`. The tensors pass through a file, which every worker's machine must see.
+        """See `ttc.core.WeightSync`. The tensors pass through a file that all workers' machines must be able to read.
 
         Raises:
             ConfigError: `state` lacks a tensor of the model.
-            EngineError: requests are running, or the new weights do not compute what they should.
+            EngineError: requests are running, or the check of the new weights fails.
         """
         if self._live:
             raise EngineError(f"{self._live} requests are running: weights can only be replaced in an idle engine")
@@ -139,7 +139,7 @@ class VllmEngine(StreamingTokenEngine):
             )
 
     async def self_test(self) -> CapReport:
-        """Find out whether vLLM's own thinking budget is exact for this model; if so, `thinking_cap` is an extra.
+        """Test whether vLLM's own thinking budget is exact for this model; if so, `thinking_cap` becomes an extra.
 
         Thinking control then uses it where the hand-over is the bare marker, which is all that vLLM can force.
         """
@@ -152,7 +152,7 @@ class VllmEngine(StreamingTokenEngine):
         return report
 
     def reported(self) -> Usage:
-        """What vLLM itself counted: prompt, cached and all generated tokens (kept or not)."""
+        """The counts of vLLM itself: prompt, cached and all generated tokens, including discarded ones."""
         return self._driver.counts.usage
 
     async def close(self) -> None:
@@ -183,7 +183,7 @@ class VllmEngine(StreamingTokenEngine):
         ]
 
     async def _capped(self, prompt: Prompt, max_tokens: int, cap: int | None) -> tuple[int, ...]:
-        """Ids of one greedy draw under vLLM's own thinking budget."""
+        """Ids of one greedy draw with vLLM's own thinking budget."""
         ids = prompt.token_ids or ()
         self._check_room(len(ids), max_tokens)
         params = sampling_params(
@@ -211,7 +211,7 @@ class VllmEngine(StreamingTokenEngine):
         price: Callable[[ModelShape | None, int, RequestResult], Usage],
         on_usage: UsageSink,
     ) -> list[tuple[RequestResult, Usage]]:
-        """Run requests to their end; each is charged once, when it ends, whatever becomes of the caller."""
+        """Run requests to their end; each is charged once, when it ends, even if the caller was cancelled."""
         if not requests:
             return []
         usages: dict[str, Usage] = {}
@@ -243,7 +243,7 @@ class VllmEngine(StreamingTokenEngine):
     def _feed(
         self, request: SequenceRequest, on_tokens: OnTokens, failures: list[Exception], ids: tuple[int, ...]
     ) -> None:
-        """Hand tokens to the caller; an error of the caller's own ends the draw."""
+        """Pass tokens to the caller; an exception of the caller's callback ends the draw."""
         if failures:
             return
         try:
@@ -261,7 +261,7 @@ def _check_temperature(sampling: Sampling) -> None:
 
 
 def _shape(config: Mapping[str, Any]) -> ModelShape | None:
-    """Dimensions for FLOPs; None for architectures whose configuration reads differently (FLOPs then stay 0)."""
+    """Dimensions for FLOPs; None for architectures with other fields in their config (FLOPs then stay 0)."""
     try:
         dims = Dims.from_config(config)
     except ConfigError:

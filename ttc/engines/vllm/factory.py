@@ -1,10 +1,10 @@
 """vLLM: continuous batching on GPUs and CPUs, tensor, pipeline and data parallel, many machines through Ray.
 
-Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention". Runs what vLLM
-runs, through `AsyncLLM` with its own processes; on a CPU its core is stepped in this process. Cost: one request per
-draw, whose prompt is found in the prefix cache. Its own thinking budget is used once a self-test has proven it
-exact (`ttc.engines.vllm.thinking_cap`). With `base_url` it is servers apart that draw (`ttc.engines.vllm.servers`),
-to which a trainer pushes its weights. Left out: determinism across schedules, self-certainty, speculative decoding.
+Kwon et al. 2023, "Efficient memory management for large language model serving with PagedAttention". Runs every model
+that vLLM supports, through `AsyncLLM` with its own processes; on a CPU its core is stepped in this process. Cost: one
+request per draw, whose prompt is in the prefix cache. vLLM's own thinking budget is used if a self-test shows it to be
+exact (`ttc.engines.vllm.thinking_cap`). With `base_url`, separate vLLM servers draw (`ttc.engines.vllm.servers`), to
+which a trainer pushes its weights. Left out: determinism across schedules, self-certainty, speculative decoding.
 """
 
 from __future__ import annotations
@@ -31,15 +31,17 @@ def _reads(*, model: str | None, options: VllmOptions, base_url: str | None, **_
     return [ModelFolder(generator_folder(model)), *adapter]
 
 
-_THERE = ("dtype", "max_context", "seeded", "logprobs")
-"""Options that mean something where the model runs on servers."""
+_REMOTE = ("dtype", "max_context", "seeded", "logprobs")
+"""Options that also apply where the model runs on servers."""
 
 
 def _check(*, model: str | None, options: VllmOptions, base_url: str | None, **_: object) -> None:
     check_model(model)
     usual = VllmOptions()
-    if base_url is not None and replace(options, **{name: getattr(usual, name) for name in _THERE}) != usual:
-        raise ConfigError(f"vllm: with base_url, options but {', '.join(_THERE)} belong to where the server is started")
+    if base_url is not None and replace(options, **{name: getattr(usual, name) for name in _REMOTE}) != usual:
+        raise ConfigError(
+            f"vllm: with base_url, options other than {', '.join(_REMOTE)} are set where the server is started"
+        )
 
 
 @reads(_reads)
@@ -53,16 +55,16 @@ def vllm(
     wait_s: float = 120.0,
     api_key_env: str = "OPENAI_API_KEY",
 ) -> Engine:
-    """Load a model into vLLM, or use servers of it.
+    """Load a model into vLLM, or use vLLM servers.
 
     Args:
-        model: a model folder or a hub id; None is the packaged teacher. With base_url, where its tokenizer is.
-        options: how vLLM runs it. With base_url, dtype says in what the servers run, so how closely they must agree.
-        base_url: servers to use instead: http://HOST:PORT/v1, several split by commas.
-        weights_dir: with base_url, a folder that the servers read, too, through which new weights go (default: the
-            temporary one, when they run on this machine).
-        wait_s: with base_url, seconds to wait where no server answers.
-        api_key_env: with base_url, the environment variable that holds the servers' key, if they want one.
+        model: a model folder or a hub id; None is the packaged teacher. With base_url, the folder of its tokenizer.
+        options: how vLLM runs it. With base_url, dtype is that of the servers, which sets how closely they must agree.
+        base_url: servers to use instead: http://HOST:PORT/v1, several separated by commas.
+        weights_dir: with base_url, a folder that the servers can read, too, for new weights (default: the temporary
+            one, when they run on this machine).
+        wait_s: with base_url, seconds to wait for a first server to answer.
+        api_key_env: with base_url, the environment variable with the servers' key, if they need one.
 
     Raises:
         MissingExtra: no base_url, and vLLM is not installed.

@@ -1,9 +1,9 @@
 """The parameters of the vLLM engine: checked before the model loads, then translated to vLLM's own names.
 
 On a CPU four of vLLM 0.32's defaults are replaced, each for a measured reason: prefix-cache blocks of 32 tokens instead
-of 128 (a step of a search is seldom 128 tokens long), whole-prompt prefill (a seeded request that is prefilled in
-chunks ends the engine), a fixed size of the key-value cache (else start-up wants 92 % of all memory), and eager
-execution (compiling decodes faster and makes every start slow).
+of 128 (a step of a search is rarely 128 tokens long), whole-prompt prefill (a seeded request that is prefilled in
+chunks crashes the engine), a fixed size of the key-value cache (otherwise start-up requires 92 % of all memory), and
+eager execution (compiling decodes faster but makes every start slow).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WORKER_EXTENSION = "ttc.engines.vllm.weights.WeightLoader"
 
 @dataclass(frozen=True, slots=True)
 class VllmOptions:
-    """Options of the engine; raises ConfigError naming the wrong one.
+    """Options of the engine; raises ConfigError naming the invalid one.
 
     Args:
         dtype: "auto" (the model's own), "bfloat16", "float16" or "float32".
@@ -34,11 +34,12 @@ class VllmOptions:
         max_context: a limit below the model's own, in tokens.
         seeded: give every draw a seed of its own; False is faster (vLLM samples seeded rows one by one) and not
             reproducible. Commands without --seed choose False.
-        logprobs: compute the log-probabilities of what is drawn, which costs a pass over the vocabulary a token.
+        logprobs: compute the log-probabilities of sampled tokens, which costs a pass over the vocabulary per token.
             Commands without --seed choose False where no strategy and no scorer reads them.
         max_num_seqs: most sequences decoded at once.
-        kv_cache_bytes: memory for keys and values; None is 2 GiB on a CPU, what gpu_memory_utilization leaves on a GPU.
-        gpu_memory_utilization: share of each GPU's memory that vLLM may fill.
+        kv_cache_bytes: memory for keys and values; None is 2 GiB on a CPU, and on a GPU what gpu_memory_utilization
+            leaves.
+        gpu_memory_utilization: fraction of each GPU's memory that vLLM may use.
         enforce_eager: neither compile nor capture graphs; None is true on a CPU (compiling makes every start slow).
         tensor_parallel_size: devices that share each layer.
         pipeline_parallel_size: stages of layers, each on its own devices.
@@ -67,7 +68,7 @@ class VllmOptions:
     lora: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what no machine could run."""
+        """Refuse values that no machine supports."""
         check_threads("vllm", self.threads)
         at_least("vllm", 1, max_num_seqs=self.max_num_seqs, kv_cache_bytes=self.kv_cache_bytes)
         sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -86,7 +87,7 @@ class VllmOptions:
 
     @property
     def num_workers(self) -> int:
-        """Devices that the model is spread over."""
+        """Number of devices that the model uses."""
         return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
 
     def runs_in_process(self, on_cpu: bool) -> bool:
@@ -107,12 +108,12 @@ class VllmOptions:
             raise ConfigError(f"vllm: lora={self.lora!r} is no LoRA adapter, see {path} ({cause})") from exc
 
     def environment(self, on_cpu: bool) -> Mapping[str, str]:
-        """Variables that vLLM must find while it starts."""
+        """Environment variables that vLLM reads while it starts."""
         values = {
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0" if self.runs_in_process(on_cpu) else "1",
-            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process may have threads, which a fork would break
+            "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # this process may have threads, which break a forked child
         }
-        if on_cpu:  # a thread more than there are idle cores makes it a hundred times slower
+        if on_cpu:  # one thread more than there are idle cores makes it a hundred times slower
             values |= {"OMP_NUM_THREADS": str(self.threads), "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
         return values
 
@@ -148,7 +149,7 @@ class VllmOptions:
 
 
 def _allowed_rank(rank: int) -> int:
-    """The smallest size of vLLM's adapter slots that holds `rank`."""
+    """The smallest size of vLLM's adapter slots that is at least `rank`."""
     sizes = (1, 8, 16, 32, 64, 128, 256, 320, 512)
     fitting = [size for size in sizes if size >= rank]
     if not fitting:

@@ -1,13 +1,13 @@
-"""What vLLM is asked for a draw and what comes back: parameters, requests, replies, and what they cost.
+"""The request and reply of a draw: parameters, results, usage, and calls into the caller's event loop.
 
 A driver runs in a thread of its own, so everything that reaches a caller goes through the outbox of its loop, which
-wakes the loop once for all that a step of vLLM brings.
+wakes the loop once for all results of a vLLM step.
 
-`Counts` holds vLLM's own token counts, what the ledger is checked against. It is a stat logger by shape, not by
-inheritance, so that this file needs no vLLM. Prompt tokens are counted at a request's first output, cached ones
-likewise, generated ones at every output; what the core decodes for a request that was already aborted is not counted by
-vLLM, nor by us. Log-probabilities and seeds are asked for only where somebody needs them: each costs vLLM a pass over
-the vocabulary, or a generator of random numbers, for every token.
+`Counts` holds vLLM's own token counts, against which the ledger is checked. It has the interface of a stat logger
+without inheriting from one, so that this file does not import vLLM. Prompt and cached tokens are counted at a request's
+first output, generated ones at every output; what the core decodes for a request that was already aborted is counted
+neither by vLLM nor by us. Log-probabilities and seeds are requested only where they are used: each costs vLLM a pass
+over the vocabulary, or a random number generator, for every token.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Counts:
 
     @property
     def usage(self) -> Usage:
-        """The sums; `generated` includes what the ledger calls overrun."""
+        """The sums; `generated` includes tokens that the ledger counts as overrun."""
         return Usage(prompt=self.prompt, cached=self.cached, generated=self.generated)
 
     def record(self, scheduler_stats: Any, iteration_stats: Any, **rest: Any) -> None:
@@ -58,18 +58,18 @@ class Counts:
             self.generated += iteration_stats.num_generation_tokens
 
     def log(self) -> None:
-        """Write nothing: vLLM asks its loggers to print from time to time."""
+        """Do nothing: vLLM calls its loggers from time to time to print."""
 
     def log_engine_initialized(self) -> None:
-        """Write nothing."""
+        """Do nothing."""
 
     def record_sleep_state(self, is_awake: int, level: int) -> None:
-        """Ignore sleep: it has no tokens."""
+        """Do nothing: sleep mode generates no tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """One finished or aborted request. `stop` is vLLM's stop reason; `num_cached` of the prompt were not computed."""
+    """One finished or aborted request. `stop` is vLLM's stop reason; `num_cached` prompt tokens were not computed."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...] | None
@@ -81,7 +81,7 @@ class RequestResult:
 
 
 class LoopCalls:
-    """Calls into one event loop, in order, from any thread; those that wait already are run by one wake-up."""
+    """Calls into one event loop, in order, from any thread; one wake-up runs all waiting calls."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -89,7 +89,7 @@ class LoopCalls:
         self._woken = False
 
     def post(self, function: Callable[..., object], *arguments: object) -> None:
-        """Run `function` in the loop; a loop that was closed has nobody left who waits."""
+        """Run `function` in the loop; ignored once the loop is closed."""
         self._calls.append((function, arguments))
         if self._woken:
             return
@@ -101,7 +101,7 @@ class LoopCalls:
                 raise
 
     def _run(self) -> None:
-        self._woken = False  # before looking: what is added from now on wakes the loop again
+        self._woken = False  # before the queue is read: a later call wakes the loop again
         while self._calls:
             function, arguments = self._calls.popleft()
             function(*arguments)
@@ -109,7 +109,7 @@ class LoopCalls:
 
 @dataclass(slots=True, eq=False)
 class SequenceRequest:
-    """One sequence to sample; `future` lives in the loop of `outbox`. `params` and `lora` are vLLM's objects."""
+    """One sequence to sample; `future` belongs to the loop of `outbox`. `params` and `lora` are vLLM's objects."""
 
     name: str
     ids: list[int]
@@ -125,7 +125,7 @@ class SequenceRequest:
 
     @property
     def prompt(self) -> dict[str, Any]:
-        """The prompt in vLLM's words."""
+        """The prompt as vLLM's argument."""
         salt = {} if self.salt is None else {"cache_salt": self.salt}
         return {"type": "token", "prompt_token_ids": self.ids, **salt}
 
@@ -154,7 +154,7 @@ class SequenceRequest:
             self.outbox.post(_resolve, self.future, reply)
 
     def _take_logprobs(self, flat: Any) -> None:
-        """Of each position the sampled token comes first, then the likeliest ones, when they were asked for."""
+        """For each position the sampled token comes first, then the likeliest ones if requested."""
         if not self.params.logprobs:
             self.logprobs += flat.logprobs
             return
@@ -164,7 +164,7 @@ class SequenceRequest:
             self.tops.append(tuple(likeliest))
 
     def fail(self, error: EngineError) -> None:
-        """End the request with an error; called in any thread."""
+        """End the request with an error; may be called in any thread."""
         self.outbox.post(_reject, self.future, error)
 
 
@@ -180,7 +180,7 @@ class Driver(Protocol):
         ...
 
     def abort(self, requests: Sequence[SequenceRequest]) -> None:
-        """End requests early; each still gets its reply, with what was sampled so far."""
+        """End requests early; each still gets a reply, with the tokens sampled so far."""
         ...
 
     async def call_workers(self, method: str, arguments: Mapping[str, Any]) -> list[Any]:
@@ -188,11 +188,11 @@ class Driver(Protocol):
         ...
 
     async def reset_prefix_cache(self) -> bool:
-        """Forget every cached key and value; False when requests still use them."""
+        """Drop all cached keys and values; False when requests still use them."""
         ...
 
     def close(self) -> None:
-        """End vLLM; what is running fails."""
+        """End vLLM; running requests fail."""
         ...
 
 
@@ -233,7 +233,7 @@ def fields_of(sampling: Sampling, path: Path, ids: Sequence[int], capabilities: 
 
 
 def budget_of(cap: int | None, ids: Sequence[int], capabilities: Capabilities) -> int | None:
-    """Budget in vLLM's words for `cap` more tokens of thought after `ids`: it counts from the marker in the prompt."""
+    """Budget in vLLM's terms for `cap` more tokens of thought after `ids`: it counts from the marker in the prompt."""
     if cap is None:
         return None
     marker = capabilities.think_open[-1:]
@@ -242,7 +242,7 @@ def budget_of(cap: int | None, ids: Sequence[int], capabilities: Capabilities) -
 
 
 def salt_of(sampling: Sampling) -> str | None:
-    """Draws with another salt share no cached prefix."""
+    """A cache salt: draws with different salts share no cached prefix."""
     return sampling.cache_salt if isinstance(sampling, ExtraSampling) else None
 
 
@@ -254,7 +254,7 @@ def completion_of(
     eos_ids: Sequence[int],
     decode: Callable[[Sequence[int]], str],
 ) -> Completion:
-    """The draw at `path`; its text leaves the end of sequence out, its ids do not."""
+    """The draw at `path`; its text excludes the end-of-sequence token, its ids include it."""
     ids, reason = reply.token_ids, None
     if reply.finish == "stop":
         reason = _stop_reason(ids[-1], sampling, reply.stop, eos_ids)
@@ -271,16 +271,16 @@ def completion_of(
 
 
 def _stop_reason(last: int, sampling: Sampling, reported: str | int | None, eos_ids: Sequence[int]) -> str | int | None:
-    """An end of sequence wins over a stop id, and that over a stop string which the same token completes."""
+    """An end of sequence takes precedence over a stop id, and that over a stop string completed by the same token."""
     if last in eos_ids:
         return "eos"
     return last if last in sampling.stop_token_ids else reported
 
 
 def draw_usage(shape: ModelShape | None, length: int, reply: RequestResult) -> Usage:
-    """The ledger's view of one draw after `length` tokens; a prompt counts once its first token is there.
+    """The usage of one draw after `length` tokens; its prompt counts once its first token has arrived.
 
-    So it does in vLLM's own counts, which the ledger's columns add up to.
+    vLLM's own counts, which the ledger's columns add up to, do the same.
     """
     count = len(reply.token_ids)
     if not count:
@@ -298,7 +298,7 @@ def draw_usage(shape: ModelShape | None, length: int, reply: RequestResult) -> U
 
 
 def scoring_usage(shape: ModelShape | None, length: int, reply: RequestResult) -> Usage:
-    """The ledger's view of a request for log-probabilities: all is computed anew, whatever part was asked for."""
+    """The usage of a request for log-probabilities: all tokens are computed anew, whichever part was requested."""
     count = len(reply.token_ids)
     if not count:
         return Usage(calls=1, attempts=1)
@@ -306,5 +306,5 @@ def scoring_usage(shape: ModelShape | None, length: int, reply: RequestResult) -
 
 
 def _flops(shape: ModelShape | None, new: int, before: int) -> float:
-    """0 for an architecture whose dimensions are not known."""
+    """FLOPs, or 0 for an architecture with unknown dimensions."""
     return shape.flops(new, before) if shape is not None and new > 0 else 0.0

@@ -1,15 +1,15 @@
 """vLLM servers outside this process: draws are spread over them, new weights pushed to each, every draw checked.
 
-One OpenAI-compatible engine of token ids for each server (`ttc.engines.openai`); a problem's draws stay on one server,
-which has their prefix in its cache, and move when it fails. New weights are written once, as a file that the servers
-can read, and taken in by the way that an engine in this process goes, too (`ttc.engines.vllm.weights`, called through
-vLLM's own route for its workers); then the prefix cache is emptied and the server told the push's name as its
-`weight_version`. A restarted server has its first weights and no such name. So it is asked for the name after every
-draw: one that was killed and came back takes part only after it has taken the newest push.
+Each server has an OpenAI-compatible engine of token ids (`ttc.engines.openai`); a problem's draws stay on one server,
+which has their prefix cached, and move when it fails. New weights are written once to a file that the servers can read,
+and loaded as by an in-process engine (`ttc.engines.vllm.weights`, called through vLLM's own route to its workers); then
+the prefix cache is emptied and the server's `weight_version` set to the name of the push. A restarted server has its
+first weights and no such name. So its name is read after every draw: a server that was killed and restarted takes part
+only after it has loaded the newest push.
 
 Cost: a file of the weights per push; a short request per draw; log-probabilities are computed by every server, since
-they are what proves a push. Left out: weights through NCCL or shared memory of GPUs (vLLM's `/update_weights`), which
-needs a process group with the trainer; streaming.
+they prove that a push succeeded. Left out: weights through NCCL or shared memory of GPUs (vLLM's `/update_weights`),
+which needs a process group with the trainer; streaming.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout
 
 START = f"VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --worker-extension-cls {WORKER_EXTENSION}"
 _HEAD = 0.05
-"""Largest disagreement of a repacked head, relative to the largest logit; bf16 rounding stays below 0.02."""
+"""Largest difference of a repacked head, relative to the largest logit; bf16 rounding stays below 0.02."""
 _SAME = 0.03
-"""Servers that differ by more nats on average hold different weights, in bf16 too."""
+"""Servers whose log-probabilities differ by more than this on average (nats) hold different weights, in bf16 too."""
 _RESETS = 20
 _PAUSE_S = 0.5
 
@@ -46,17 +46,17 @@ _PAUSE_S = 0.5
 def vllm_servers(
     urls: Sequence[str], folder: Path, *, weights_dir: Path | None, wait_s: float, options: Mapping[str, Any]
 ) -> Engine:
-    """Connect to the servers of the model whose tokenizer is in `folder`; those that do not answer may come later.
+    """Connect to the servers of the model whose tokenizer is in `folder`; servers that do not answer may join later.
 
     Args:
         urls: their addresses, which end in /v1.
         folder: model folder.
-        weights_dir: a folder that the servers read, too; None is the temporary one.
-        wait_s: seconds to wait for a first server that answers.
+        weights_dir: a folder that the servers can read, too; None is the temporary one.
+        wait_s: seconds to wait for a first server to answer.
         options: of the openai engine.
 
     Raises:
-        ConfigError: none answers, or one serves what takes and gives no token ids with log-probabilities.
+        ConfigError: none answers, or one does not accept and return token ids with log-probabilities.
     """
 
     def connect(url: str) -> ScoringEngine:
@@ -69,7 +69,7 @@ def vllm_servers(
 
 
 def _answering(urls: Sequence[str], connect: Callable[[str], ScoringEngine], wait_s: float) -> dict[str, ScoringEngine]:
-    """The servers that answer, as soon as there is one."""
+    """The servers that answer, once there is at least one."""
     deadline = time.monotonic() + wait_s
     while True:
         engines: dict[str, ScoringEngine] = {}
@@ -98,7 +98,7 @@ class VllmServers:
         connect: Callable[[str], ScoringEngine],
         weights_dir: Path | None,
     ) -> None:
-        """`engines` are those of the `urls` that answer; `connect` asks one of the others again, at the next push."""
+        """`engines` are those of the `urls` that answer; `connect` tries the others again at the next push."""
         self._engines, self._urls, self._connect, self._weights_dir = engines, urls, connect, weights_dir
         self._balancer = Balancer(urls)
         self._retry = Retry(max_attempts=2 * len(urls) + 1, max_total_s=20.0)
@@ -137,11 +137,11 @@ class VllmServers:
         return self._any.decode(ids)
 
     def counters(self) -> Usage:
-        """See `ttc.core.Engine`: of all servers."""
+        """See `ttc.core.Engine`: the sum over all servers."""
         return sum((engine.counters() for engine in self._engines.values()), Usage())
 
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        """See `ttc.core.Engine`; a draw whose server fails, or was started again, is drawn on another."""
+        """See `ttc.core.Engine`; a draw whose server fails, or was restarted, is drawn on another."""
         return await gather(self._draw(prompt, sampling, draw, on_usage) for draw in draws)
 
     async def _draw(self, prompt: Prompt, sampling: Sampling, draw: int, on_usage: UsageSink) -> Completion:
@@ -173,10 +173,10 @@ class VllmServers:
             raise Transient(EngineError(f"{url} was started again and does not hold the newest weights"))
 
     async def logprobs(self, token_ids: Sequence[int], start: int, on_usage: UsageSink) -> tuple[float, ...]:
-        """See `ttc.core.LogprobEngine`; by every server that holds the newest weights.
+        """See `ttc.core.LogprobEngine`; computed by every server that holds the newest weights.
 
         Raises:
-            EngineError: a server fails, or two differ: they hold other weights.
+            EngineError: a server fails, or two differ, and so hold different weights.
         """
         urls = sorted(self._holding)
         rows = await gather(self._engines[url].logprobs(token_ids, start, on_usage) for url in urls)
@@ -190,8 +190,8 @@ class VllmServers:
         """See `ttc.core.WeightSync`; a server that cannot be reached is left out until the next push.
 
         Raises:
-            EngineError: draws are under way, or no server took the weights.
-            ConfigError: a server was not started so that it takes weights.
+            EngineError: draws are running, or no server loaded the weights.
+            ConfigError: a server was not started with support for new weights.
         """
         if self._live:
             raise EngineError(f"{self._live} requests are running: weights can only be replaced in idle servers")
@@ -209,7 +209,7 @@ class VllmServers:
             raise EngineError(f"no vLLM server took the new weights: {failures[0]}")
 
     async def _pushed(self, url: str, folder: Path, version: str) -> EngineError | None:
-        """Give one server the weights in `folder`; returns why it is left out."""
+        """Push the weights in `folder` to one server; returns the reason if it is left out."""
         try:
             if url not in self._engines:
                 self._engines[url] = await asyncio.to_thread(self._connect, url)
@@ -230,7 +230,7 @@ class VllmServers:
             raise EngineError(
                 f"{url}: head and embedding of the new weights differ by {worst:.3f} of the largest logit"
             )
-        for _ in range(_RESETS):  # draws of a caller that gave up may end a moment later
+        for _ in range(_RESETS):  # draws of a cancelled caller may end a moment later
             if (await ask(url, "/reset_prefix_cache", {})).get("success"):
                 break
             await asyncio.sleep(_PAUSE_S)
@@ -239,13 +239,13 @@ class VllmServers:
         await ask(url, "/update_weight_version", {"new_version": version})
 
     async def close(self) -> None:
-        """See `ttc.core.Engine`; the servers go on."""
+        """See `ttc.core.Engine`; the servers keep running."""
         for engine in self._engines.values():
             await engine.close()
 
 
 def _passing(exc: EngineError | Transient) -> Exception:
-    """Errors that may pass on another server, as Transient; others unchanged."""
+    """Errors that another server may not have, as Transient; others unchanged."""
     if isinstance(exc, EngineBusy | EngineTimeout) or type(exc) is EngineError:
         return Transient(EngineError(str(exc)))
     return exc

@@ -1,8 +1,8 @@
 """Starting vLLM: the only file that imports it.
 
-A missing or broken installation, an option that vLLM refuses and memory that is not there each become one line.
-vLLM changes its process while it starts (variables of the environment, `torch.set_num_threads`); both are put back,
-since scorers on torch and other programs live in the same process.
+A missing or broken installation, an option that vLLM refuses, and too little memory are each reported in one line. vLLM
+changes its process while it starts (environment variables, `torch.set_num_threads`); both are restored, since scorers
+on torch and other programs run in the same process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS
 
 
 def start(folder: Path, options: VllmOptions, think: tuple[str, str] | None) -> Driver:
-    """Load the model of `folder`; `think` is the opening marker and the text that vLLM's own cap would force.
+    """Load the model of `folder`; `think` is the opening marker and the text that vLLM's own cap would insert.
 
     Raises:
         MissingExtra: vLLM is not installed.
@@ -39,7 +39,7 @@ def start(folder: Path, options: VllmOptions, think: tuple[str, str] | None) -> 
 
 
 def start_offline(folder: Path, options: VllmOptions, *, pooling: bool) -> Any:
-    """Load the model of `folder` as vLLM's offline `LLM`, which reads ids only; `pooling` reads every new token of it.
+    """Load the model of `folder` as vLLM's offline `LLM`, which accepts ids only; `pooling` pools every new token.
 
     To be called in the thread that will use it. Raises like `start`.
     """
@@ -60,10 +60,10 @@ def start_offline(folder: Path, options: VllmOptions, *, pooling: bool) -> Any:
 
 @contextlib.contextmanager
 def _starting(options: VllmOptions) -> Iterator[bool]:
-    """Prepare the process for vLLM's start and put it back; gives whether vLLM runs on the CPU."""
+    """Prepare the process for vLLM's start and restore it afterwards; yields whether vLLM runs on the CPU."""
     quiet = {name: value for name, value in _QUIET.items() if name not in os.environ}
     with _environment(quiet), warnings.catch_warnings():
-        for category in (FutureWarning, DeprecationWarning):  # of vLLM's own use of torch
+        for category in (FutureWarning, DeprecationWarning):  # from vLLM's own use of torch
             warnings.simplefilter("ignore", category)
         on_cpu = bool(_import("vllm.platforms").current_platform.is_cpu())
         _check_machine(options, on_cpu)
@@ -73,10 +73,10 @@ def _starting(options: VllmOptions) -> Iterator[bool]:
 
 
 def _hide_llvmlite() -> None:
-    """Let llvmlite's library have no attributes, where numba has loaded it for kernels of ours.
+    """Hide the attributes of llvmlite's library, where numba has loaded it for our kernels.
 
-    vLLM 0.32 looks for kernels of Triton in the `__dict__` of whatever stands in any module; that library gives a
-    function for any name, this one included.
+    vLLM 0.32 looks for Triton kernels in the `__dict__` of every object in every module; that library returns a
+    function for any name, including this one.
     """
     library = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
     functions = getattr(library, "_fntab", None)
@@ -89,7 +89,7 @@ def _driver(folder: Path, options: VllmOptions, think: tuple[str, str] | None, o
     if think is not None:
         config = _import("vllm.config.reasoning").ReasoningConfig
         args["reasoning_config"] = config(reasoning_start_str=think[0], reasoning_end_str=think[1])
-    # The one of vLLM's libraries for grammars that reads the form of `ttc.core.ExtraSampling.grammar`.
+    # the only of vLLM's grammar backends that reads the form of `ttc.core.ExtraSampling.grammar`
     args["structured_outputs_config"] = _import("vllm.config").StructuredOutputsConfig(backend="guidance")
     counts = Counts()
     module = _import("vllm.engine.arg_utils")
@@ -122,7 +122,7 @@ def _stepped_engine(args: Any, counts: Counts, threads: int) -> Any:
 
 
 def sampling_params(stream: bool, **fields: Any) -> Any:
-    """A `SamplingParams` for one request: deltas when `stream`, else the whole at its end."""
+    """The `SamplingParams` of one request: deltas if `stream`, else the whole at its end."""
     module = _import("vllm.sampling_params")
     kind = module.RequestOutputKind.DELTA if stream else module.RequestOutputKind.FINAL_ONLY
     grammar = fields.pop("grammar", None)
@@ -130,17 +130,17 @@ def sampling_params(stream: bool, **fields: Any) -> Any:
         fields["structured_outputs"] = module.StructuredOutputsParams(grammar=grammar)
     return module.SamplingParams(
         output_kind=kind,
-        ignore_eos=True,  # ends of sequence are stop ids of ours: one rule on every engine
+        ignore_eos=True,  # ends of sequence are passed as stop ids: one rule on every engine
         skip_special_tokens=False,
         include_stop_str_in_output=True,
         flat_logprobs=True,
-        skip_clone=True,  # made for this request alone
+        skip_clone=True,  # made for this request only
         **fields,
     )
 
 
 def pooling_params(**fields: Any) -> Any:
-    """A `PoolingParams` for one request."""
+    """The `PoolingParams` of one request."""
     return _import("vllm.pooling_params").PoolingParams(**fields)
 
 
@@ -163,7 +163,7 @@ def _import(module: str) -> Any:
 
 
 def _check_machine(options: VllmOptions, on_cpu: bool) -> None:
-    """Refuse, before anything loads, what this machine cannot do."""
+    """Refuse what this machine does not support, before anything loads."""
     if options.distributed_executor_backend == "ray" and importlib.util.find_spec("ray") is None:
         raise ConfigError("vllm: distributed_executor_backend=ray needs the package ray; run: pip install ray")
     if on_cpu or options.distributed_executor_backend == "ray":
@@ -182,7 +182,7 @@ def _check_machine(options: VllmOptions, on_cpu: bool) -> None:
 
 @contextlib.contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set variables, and put the whole environment back afterwards."""
+    """Set environment variables, and restore the whole environment afterwards."""
     before = dict(os.environ)
     os.environ.update(values)
     try:
@@ -195,7 +195,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Turn what vLLM raises while it starts into one line that names the cause."""
+    """Turn exceptions of vLLM's start into one line that names the cause."""
     try:
         yield
     except TTCError:
@@ -207,7 +207,7 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _first_line(exc: BaseException) -> str:
-    """The message without its stack of lines; validation errors name their first field and what is wrong with it."""
+    """The first line of the message; for validation errors, the first field and its error."""
     findings = getattr(exc, "errors", None)
     if callable(findings):
         first = findings()[0]

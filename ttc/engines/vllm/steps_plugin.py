@@ -19,15 +19,15 @@ from ttc.engines.vllm.start import pooling_params
 
 
 def steps_processor() -> str:
-    """Name the class, as vLLM wants it of a plugin."""
+    """Return the name of the class, as vLLM expects from a plugin."""
     return f"{__name__}.{StepsProcessor.__name__}"
 
 
 class StepsProcessor:
-    """Ids in, rows of the tokens behind the cached part out."""
+    """Takes ids, returns rows of the tokens after the cached part."""
 
     def __init__(self, vllm_config: Any, renderer: Any) -> None:
-        """Need nothing of either."""
+        """Accept vLLM's arguments; neither is used."""
 
     def parse_data(self, data: Any) -> list[int]:
         """Check a request; vLLM answers ValueError with status 400."""
@@ -37,16 +37,16 @@ class StepsProcessor:
         return ids
 
     def merge_pooling_params(self, params: Any = None) -> Any:
-        """Ask for every token's raw outputs, and for the cache."""
+        """Request raw outputs for every token, and the prefix cache."""
         return pooling_params(task="token_classify", use_activation=False, skip_reading_prefix_cache=False)
 
     def pre_process(self, prompt: list[int], request_id: str | None = None, **rest: Any) -> dict[str, list[int]]:
-        """The prompt in vLLM's words."""
+        """The prompt as vLLM's argument."""
         return {"prompt_token_ids": prompt}
 
     def post_process(
         self, model_output: Sequence[Any], request_id: str | None = None, **rest: Any
     ) -> dict[str, list[list[float]] | int]:
-        """Rows and the number of tokens before them."""
+        """Rows, and the number of tokens before them."""
         (output,) = model_output
         return {"rows": output.outputs.data.float().tolist(), "cached": int(output.num_cached_tokens)}

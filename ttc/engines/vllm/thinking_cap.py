@@ -1,10 +1,10 @@
-"""Tests on request whether vLLM's own thinking budget (`thinking_token_budget`) is exact for this model.
+"""Test, on request, whether vLLM's own thinking budget (`thinking_token_budget`) is exact for this model.
 
-The toolkit holds budgets by continuation, exact on token ids on every engine. vLLM's own cap saves one request per cut,
-and can be used where the hand-over is the bare marker: in vLLM 0.32, whenever the forced text is more, a thought that
-ended by itself has that text forced into its answer. It is exact when a cut comes after exactly the budget, also when
-a user wrote a marker, and a thought that ends by itself at its budget or below is left alone. Asked of prompts that end
-inside a block only: elsewhere a marker in the user's words opens one. Cost: a few greedy requests.
+The toolkit enforces budgets by continuation, exactly on token ids on every engine. vLLM's own cap saves one request per
+cut, and can be used where the hand-over is the bare marker: in vLLM 0.32, a longer forced text is also inserted into
+the answer after a thought that ended by itself. The cap is exact if a cut comes after exactly the budget, also when a
+user wrote a marker, and if a thought that ends by itself within its budget is not changed. Only prompts that end inside
+a block are tested: elsewhere a marker in the user's text opens one. Cost: a few greedy requests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CAPS = (1, 3, 8)
 
 
 AFTER = 24
-"""Tokens to look at behind a cap."""
+"""Tokens to check after a cap."""
 
 
 LONGEST = 512
@@ -43,7 +43,7 @@ LONGEST = 512
 
 @dataclass(frozen=True, slots=True)
 class CapReport:
-    """`exact` when nothing failed; each failure is one sentence. `num_tests` tells how many were possible."""
+    """`exact` if no test failed; each failure is one sentence. `num_tests` is the number of tests that applied."""
 
     num_tests: int
     failures: tuple[str, ...]
@@ -55,7 +55,7 @@ class CapReport:
 
 
 async def check_cap(engine: TokenEngine, capped: Capped) -> CapReport:
-    """Run the tests; a test that this model gives no occasion for is left out."""
+    """Run the tests; tests that do not apply to this model are left out."""
     results = [await _cuts(engine, capped, question) for question in (QUESTION, FORGED)]
     results.append(await _natural_end(engine, capped))
     failures = tuple(failure for _, sentences in results for failure in sentences)
@@ -63,7 +63,7 @@ async def check_cap(engine: TokenEngine, capped: Capped) -> CapReport:
 
 
 async def _cuts(engine: TokenEngine, capped: Capped, question: str) -> tuple[int, list[str]]:
-    """Cut after exactly the budget, with the marker; what the user's words hold does not count."""
+    """A cut must come after exactly the budget, with the marker; markers in user text must not count."""
     prompt, free = await _free(engine, capped, question)
     if prompt.think_state != "open":
         return 1, ["the template leaves it to the model to open its thought"]
@@ -80,12 +80,12 @@ async def _cuts(engine: TokenEngine, capped: Capped, question: str) -> tuple[int
 
 
 async def _natural_end(engine: TokenEngine, capped: Capped) -> tuple[int, list[str]]:
-    """A thought that ends at the budget or just below must leave the draw as it was."""
+    """A thought that ends at the budget or just below must leave the draw unchanged."""
     prompt, free = await _free(engine, capped, QUESTION)
     if split(free, prompt.think_state == "open", engine.capabilities).inside:
         return 0, []
     natural, failures = _num_thinking(engine, prompt, free), []
-    # At the length itself and just above it: neither may change a token.
+    # at the exact length and just above it: neither may change a token
     for cap in (natural, natural + 2):
         got = await capped(prompt, len(free), cap)
         if got != free:

@@ -1,8 +1,9 @@
-"""What runs inside vLLM's workers when the weights are replaced in place.
+"""The code that runs inside vLLM's workers when weights are replaced in place.
 
 vLLM 0.32 on a CPU packs every matrix for its kernels. `reload_weights` packs the layers anew, but an output head that
-is tied to the embedding keeps its old packed copy: no error, and logits of neither model. So the head is packed again,
-and then checked: its product with random vectors must be the embedding's. Cost: one file read and one packing.
+is tied to the embedding keeps its old packed copy: there is no error, and the logits belong to neither model. So the
+head is packed again, and then checked: its product with random vectors must equal the embedding's. Cost: one file read
+and one packing.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ class WeightLoader:
     """Mixed into vLLM's worker class by name (`worker_extension_cls`); its methods are called by remote procedure."""
 
     def ttc_load_weights(self, path: str) -> float:
-        """Load the safetensors files of the folder `path`; return by how much head and embedding disagree.
+        """Load the safetensors files of the folder `path`; return the difference between head and embedding.
 
-        The number is the largest difference relative to the largest logit; 0.0 for a model whose head is its own.
+        It is the largest difference relative to the largest logit; 0.0 for a model with its own head.
         """
         worker: Any = self
         worker.reload_weights(weights_path=path)
@@ -29,7 +30,7 @@ class WeightLoader:
 
 
 def _embedding(model: Any) -> Any:
-    """The module of input embeddings on this rank; None where another pipeline stage holds it."""
+    """The module of input embeddings on this rank; None where it is on another pipeline stage."""
     inner = getattr(model, "model", model)
     module = getattr(inner, "embed_tokens", None)
     return module if hasattr(module, "weight") else None

@@ -1,15 +1,15 @@
-"""Attention of new tokens over a forest of prefixes, without ever holding all scores.
+"""Attention of new tokens over a forest of prefixes, without storing all scores at once.
 
-`PagedAttention` reads keys where they lie in their pages, those of the new tokens included, with a compiled kernel that
-multiplies each key by a dozen queries at a time (`native.attend_together`). Items of unlike length need no padding, and
-nothing is copied. Cost: what several items share is read once for each of them. On a CPU with compiled kernels it
-attends all new tokens, unless torch's fused kernel is faster there (bf16 with AMX, `Body.fuses`). Even then it attends
-the few new tokens of each of many paths (`is_step`) for a reward model, which computes such after every step.
+`PagedAttention` reads keys in place from their pages, including those of the new tokens, with a compiled kernel that
+multiplies each key by twelve queries at a time (`native.attend_together`). Items of different lengths need no padding,
+and nothing is copied. Cost: a prefix shared by several items is read once for each of them. On a CPU with compiled
+kernels it handles all new tokens, unless torch's fused kernel is faster there (bf16 with AMX, `Body.fuses`). Even then
+it handles items with few new tokens each (`is_step`), as a reward model has them after every step of a search.
 
-`PrefixAttention` attends all others with torch's fused kernel, which works block by block (FlashAttention, Dao et al.
-2022, arXiv 2205.14135). It reads what is before the new tokens in parts: each run of tokens that several items share
-once for all of them, and what only one item has in one product with that of items of like length. Last come each item's
-own new tokens, causally. Parts are joined by their log-sum-exp, which is exact (Hydragen, Juravsky et al. 2024, arXiv
+`PrefixAttention` handles all others with torch's fused kernel, which works block by block (FlashAttention, Dao et al.
+2022, arXiv 2205.14135). It computes attention in parts: each run of tokens that several items share is read once for
+all of them; what only one item reads is batched with that of items of similar length; each item's own new tokens come
+last, with a causal mask. Parts are joined by their log-sum-exp, which is exact (Hydragen, Juravsky et al. 2024, arXiv
 2402.05099; FlashInfer, Ye et al. 2025, arXiv 2501.01005). Cost: a copy of the prefixes' keys and values in order of
 position, for one layer at a time.
 """
@@ -32,27 +32,28 @@ from ttc.engines.shared.compute import native
 __all__ = ["APART", "NO_KEYS", "PagedAttention", "PrefixAttention", "is_step", "partial_attention"]
 
 _WORTH = 2 << 20
-"""Bytes that reading a shared run of tokens once must save in a layer to be worth a product of its own."""
+"""Bytes that reading a shared run of tokens once must save per layer to be worth a matrix product of its own."""
 
 _SHORT = 8192
-"""Most new tokens of an item times the keys that each reads for which `PagedAttention` beats a copy of the keys."""
+"""`PagedAttention` is faster than copying the keys up to this product of an item's new tokens and the keys each reads.
+"""
 
 NO_KEYS = -1e30
-"""The logarithm of no keys, as `native.attend` has it."""
+"""Log-sum-exp over an empty set of keys, as in `native.attend`."""
 
 APART = 32
-"""New tokens of an item, on average, from which on items of unlike length are attended one by one."""
+"""Mean number of new tokens per item from which items of different lengths are attended one by one."""
 
 Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 Partial: TypeAlias = tuple[torch.Tensor, torch.Tensor]
-"""Outputs (..., T, D), and the logarithm of the sum of exp(scores) that each stands for (..., T)."""
+"""Outputs (..., T, D), and the log-sum-exp (..., T) of the scores behind each."""
 
 
 def partial_attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, causal: bool = False, mask: torch.Tensor | None = None
 ) -> Partial:
-    """Softmax attention over some of the keys: q (N, H, T, D), k and v (N, H, S, D), mask (N, 1, 1, S) additive."""
+    """Softmax attention over a subset of the keys: q (N, H, T, D), k and v (N, H, S, D), additive mask (N, 1, 1, S)."""
     if q.device.type == "cpu":
         kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         out, total = kernel(q, k, v, 0.0, causal, attn_mask=mask, scale=1.0)
@@ -67,9 +68,10 @@ def partial_attention(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Keys that are read together: `count` places of `size` keys each in the buffer, from `start` on.
+    """Keys that are read in one product: `count` groups of `size` keys each in the buffer, from `start` on.
 
-    Queries are those of `tokens` (None: all), laid out as (count, width) cells by `cells` where items differ in length.
+    The queries are those of `tokens` (None: all), arranged as (count, width) cells by `cells` where items differ in
+    length.
     """
 
     start: int
@@ -82,17 +84,17 @@ class _Run:
 
 
 class PrefixAttention:
-    """For one batch: writes the new keys and values of each layer into their pages, and attends."""
+    """Attention of one batch: writes each layer's new keys and values into their pages, then attends."""
 
     def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]]) -> None:
-        """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
+        """`items`: (segment, new tokens); pages for the new tokens are reserved, `length` does not count them yet."""
         shelf, dims = pool.shelf, pool.shelf.dims
         self._pool, self._dims, self._device = pool, dims, shelf.device
         self._lengths = [count for _, count in items]
         places = [pool.places(segment, segment.length, count) for segment, count in items]
         self._sheets, self._offsets = (torch.cat(parts) for parts in zip(*places, strict=True))
         self._starts = torch.tensor([0, *self._lengths]).cumsum(0).tolist()
-        self._gathers: tuple[list[Slots], list[Slots]] = ([], [])  # where from, where to in the buffer
+        self._gathers: tuple[list[Slots], list[Slots]] = ([], [])  # slots to read, and indices of the buffer to write
         self._runs: list[_Run] = []
         self._num = 0
         self._plan([segment for segment, _ in items])
@@ -104,7 +106,7 @@ class PrefixAttention:
         self._kernels = native(self._device, shelf.dtype)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Q (T, heads, D) scaled, k and v (T, kv heads, D) of all items one after another -> (T, heads * D)."""
+        """Attend: q (T, heads, D) scaled, k and v (T, kv heads, D), all items concatenated -> (T, heads * D)."""
         self._exchange(layer, k, v)
         out, total = self._within(q, k, v)  # (T, heads, D), (T, heads)
         for run in self._runs:
@@ -112,7 +114,7 @@ class PrefixAttention:
         return out.flatten(1)
 
     def _exchange(self, layer: int, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Write new keys and values into their pages, and copy what is before them into the buffer."""
+        """Write new keys and values into their pages, and copy the prefixes into the buffer."""
         shelf, kernels = self._pool.shelf, self._kernels
         if kernels is None:
             shelf.keys[layer][self._sheets, :, :, self._offsets] = k
@@ -131,7 +133,7 @@ class PrefixAttention:
     # -- the plan ----------------------------------------------------------------------------------------------------
 
     def _plan(self, segments: Sequence[Segment]) -> None:
-        """Lay out the runs that several items share, and then what each reads for itself, in the buffer."""
+        """Arrange the buffer: first the runs that several items share, then the private runs of each item."""
         shared, private = self._divide(segments)
         for sharers, parts in shared.items():
             tokens = None if len(sharers) == len(segments) else self._tokens(sharers)
@@ -145,7 +147,7 @@ class PrefixAttention:
     def _divide(
         self, segments: Sequence[Segment]
     ) -> tuple[dict[tuple[int, ...], list[Segment]], dict[int, list[Segment]]]:
-        """What is worth reading once for several items, by these items, and the rest, by the item that reads it."""
+        """Split segments into those read once, by the items that share them, and private ones, by their item."""
         readers: dict[Segment, list[int]] = {}
         for i, segment in enumerate(segments):
             for part in segment.chain():
@@ -188,7 +190,7 @@ class PrefixAttention:
             start += part.length
 
     def _gathered(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Sheets and offsets of all that is before the items, and places in the buffer."""
+        """Sheets and offsets of all prefix tokens, and their indices in the buffer."""
         slots, places = (torch.from_numpy(np.concatenate(column)).to(self._device) for column in self._gathers)
         return slots // SHEET, slots % SHEET, places
 
@@ -198,7 +200,7 @@ class PrefixAttention:
         return torch.cat(spans).to(self._device)
 
     def _cells(self, items: Sequence[int]) -> tuple[torch.Tensor | None, int]:
-        """Where the tokens of `items` go in a (len(items), longest) grid; None when they fill it. And its width."""
+        """Where the tokens of `items` go in a (len(items), longest) grid, None when they fill it; and its width."""
         lengths = [self._lengths[i] for i in items]
         width = max(lengths)
         if min(lengths) == width:
@@ -225,14 +227,14 @@ class PrefixAttention:
         queries = queries.view(num, width, dims.num_kv_heads, dims.group, -1).permute(0, 2, 3, 1, 4)
         shape = (num * dims.num_kv_heads, 1, width, dims.head_dim)
         keys, values = (x.transpose(1, 2).reshape(shape).expand(-1, dims.group, -1, -1) for x in (keys, values))
-        # (items * kv heads, group, T, D): the heads of a group share their keys by a stride of 0
+        # (items * kv heads, group, T, D): the query heads of a group share their keys through a stride of 0
         out, total = partial_attention(queries.reshape(shape[0], dims.group, width, -1), keys, values, causal=True)
         out = out.reshape(num, dims.num_heads, width, -1).transpose(1, 2).flatten(0, 1)
         total = total.reshape(num, dims.num_heads, width).transpose(1, 2).flatten(0, 1)
         return (out.contiguous(), total.contiguous()) if cells is None else (out[cells], total[cells])
 
     def _one_by_one(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Partial:
-        """The same item after item, which neither pads nor copies what goes in."""
+        """The same, one item after another, without padding or copying the inputs."""
         dims = self._dims
         shape = (len(q), dims.num_kv_heads, dims.group)
         out, total = torch.empty_like(q, memory_format=torch.contiguous_format), q.new_empty(shape, dtype=torch.float32)
@@ -245,7 +247,7 @@ class PrefixAttention:
         return out, total.flatten(1)
 
     def _join(self, out: torch.Tensor, total: torch.Tensor, run: _Run, q: torch.Tensor) -> None:
-        """Add to `out` and `total` what the keys of `run` contribute."""
+        """Add the contribution of the keys of `run` to `out` and `total`."""
         dims = self._dims
         mine = q if run.tokens is None else q[run.tokens]
         grid = mine[None] if run.width == 0 else self._grid(mine, run.cells, run.width)
@@ -273,14 +275,14 @@ class PrefixAttention:
 
 
 def _merge(out: torch.Tensor, total: torch.Tensor, part: torch.Tensor, weight: torch.Tensor) -> None:
-    """Join two partial results in place: their shares are those of their sums of exp(scores)."""
+    """Join two partial results in place, each weighted by its sum of exp(scores)."""
     share = torch.sigmoid(weight - total).unsqueeze(-1).to(out.dtype)
     out.lerp_(part, share)
     torch.logaddexp(total, weight, out=total)
 
 
 def _alike(sizes: dict[int, int]) -> list[list[int]]:
-    """Group items so that the largest of a group is at most twice its smallest (or 32), which bounds the padding."""
+    """Group items so that the largest of a group is at most twice its smallest (or 32), which limits the padding."""
     groups: list[list[int]] = []
     smallest = 0
     for i in sorted(sizes, key=lambda i: sizes[i]):
@@ -293,15 +295,15 @@ def _alike(sizes: dict[int, int]) -> list[list[int]]:
 
 
 def is_step(start: int, count: int) -> bool:
-    """Whether `count` new tokens behind `start` others are few enough for `PagedAttention` where torch's is faster."""
+    """Whether `count` new tokens after `start` cached ones are few enough for `PagedAttention` despite `Body.fuses`."""
     return count * (start + count) <= _SHORT
 
 
 class PagedAttention:
-    """For one batch: writes the new keys and values of each layer into their pages, and attends where these lie."""
+    """Attention of one batch: writes each layer's new keys and values into their pages, reads all keys in place."""
 
     def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]], kernels: ModuleType) -> None:
-        """`items`: (segment, new tokens); the pages of the new tokens are reserved, `length` is still without them."""
+        """`items`: (segment, new tokens); pages for the new tokens are reserved, `length` does not count them yet."""
         self._shelf, self._kernels, dims = pool.shelf, kernels, pool.shelf.dims
         slots, counts, ends = _runs_of(items)
         at = np.concatenate([pool.slots(segment, segment.length, count) for segment, count in items])
@@ -321,7 +323,7 @@ class PagedAttention:
         self._out = torch.empty(shape, dtype=pool.shelf.dtype)
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """See `model.Attend`; the next layer overwrites what is returned."""
+        """See `model.Attend`; the next layer overwrites the returned tensor."""
         kernels, at = self._kernels, self._shelf.arrays(layer)
         kernels.store(len(k), 2 * k.numel(), *map(kernels.array, (k, v)), self._sheets, self._offsets, *at)
         self._seed.fill(NO_KEYS)
@@ -331,11 +333,11 @@ class PagedAttention:
 
 
 def _runs_of(items: Sequence[tuple[Segment, int]]) -> tuple[list[int], list[int], list[int]]:
-    """Runs that each item reads, its new tokens last: first slots, tokens of each, and where an item's runs end."""
+    """Runs that each item reads, its new tokens last: first slots, token counts, and the index where an item ends."""
     slots, counts, ends = list[int](), list[int](), [0]
     before: dict[Segment | None, tuple[list[int], list[int]]] = {}
     for segment, count in items:
-        if segment.parent not in before:  # what siblings share is looked up once
+        if segment.parent not in before:  # siblings share the lookup of their common prefix
             before[segment.parent] = _runs_before(segment)
         own_slots, own_counts = segment.runs_of(0, segment.length + count)
         shared_slots, shared_counts = before[segment.parent]
@@ -346,6 +348,6 @@ def _runs_of(items: Sequence[tuple[Segment, int]]) -> tuple[list[int], list[int]
 
 
 def _runs_before(segment: Segment) -> tuple[list[int], list[int]]:
-    """Runs of all that is before a segment (`Segment.runs_of`)."""
+    """The runs of everything before a segment (`Segment.runs_of`)."""
     parts = [part.runs_of(0, part.length) for part in segment.chain()[:-1]]
     return [slot for slots, _ in parts for slot in slots], [count for _, counts in parts for count in counts]

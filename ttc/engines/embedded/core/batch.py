@@ -1,10 +1,10 @@
-"""What is decoded together: prompts waiting to be computed, prompts with draws to start, and one row per live draw.
+"""The rows of a decoder: prompts to prefill, prefilled prompts with draws to start, and one row per running draw.
 
-A row is given back the moment its draw ends; its keys and values stay where they are and become part of the prefix
-cache, where a continuation finds them. A draw starts only when all that it may add fits, so none is thrown out again;
-where several problems have draws to start, the one with the fewest rows comes first, so a small request starts before
-the next rows of a wide search. Problems themselves start in order, as far as memory goes (`tenants`). Everything here
-runs in the worker thread of `ttc.engines.embedded.core.scheduler`, which decides when a draw ends.
+A row is freed as soon as its draw ends; its keys and values stay in place and become part of the prefix cache, where a
+continuation finds them. A draw starts only when all tokens it may add fit into memory, so no draw has to be preempted.
+Where several problems have draws to start, the problem with the fewest rows comes first, so a small request starts
+before the next rows of a wide search. Problems start in order of arrival, as memory permits (`tenants`). Everything
+here runs in the worker thread of `ttc.engines.embedded.core.scheduler`, which decides when a draw ends.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ __all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
 
 
 _CALM = 16
-"""Prefills without a failure after which twice as much is tried."""
+"""Successful prefills in a row after which the chunk size is doubled again."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """`max_batch` sequences at once; `kv_bytes` of keys and values, those that wait to be reused included."""
+    """At most `max_batch` sequences at once; `kv_bytes` for keys and values, including cached ones."""
 
     max_batch: int
     kv_bytes: int
 
 
 def default_kv_bytes(device: torch.device) -> int:
-    """Four fifths of a GPU's free memory; otherwise a quarter of what is free, or of all where that cannot be read."""
+    """Four fifths of a GPU's free memory; on a CPU a quarter of free memory, or of all memory where free is unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0] // 5 * 4
     free = free_memory()
@@ -51,33 +51,33 @@ def default_kv_bytes(device: torch.device) -> int:
 
 
 class Decoder(Protocol):
-    """What computes a decoding step. Rows are always 0 .. num_rows - 1; removing one moves the last into its place.
+    """Computes a decoding step. Rows are always numbered 0 .. num_rows - 1; removing one moves the last into its place.
 
-    `paged` (a CPU: what many rows share is read once for all of them), `invariant` (batch-invariant, and where numba is
-    missing) and `fallback` (transformers' own module) have one. On a GPU rows stay on the device for several tokens:
-    `gpu.decoder`.
+    Implemented by `paged` (CPU; reads keys that many rows share once for all), `invariant` (batch-invariant mode, and
+    CPUs without numba) and `fallback` (transformers' own module). On a GPU, `gpu.decoder` keeps rows on the device for
+    several tokens instead.
     """
 
     num_rows: int
 
     def add(self, segment: Segment) -> int:
-        """Add a row that appends its tokens to `segment`, which nobody else appends to; returns its number."""
+        """Add a row that appends its tokens to `segment`, as no other row may; returns the row's number."""
         ...
 
     def remove(self, row: int) -> None:
-        """Drop a row, whose keys and values are all in its segment from now on; the last row takes its number."""
+        """Drop a row, whose keys and values are then all in its segment; the last row takes its number."""
         ...
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
-        """Feed one token per row, keep its keys and values; returns hidden states (num_rows, D)."""
+        """Feed one token per row and store its keys and values; returns hidden states (num_rows, D)."""
         ...
 
 
 class Batch:
-    """The rows of a decoder and the jobs that wait for them."""
+    """The rows of a decoder, and the jobs that wait for rows."""
 
     extras = frozenset({*PENALTIES, "top_logprobs"})
-    """What its draws honour of `ttc.core.ExtraSampling`; a grammar is the engine's."""
+    """Fields of `ttc.core.ExtraSampling` that its draws support; grammars are added by the engine."""
 
     def __init__(
         self,
@@ -86,31 +86,31 @@ class Batch:
         limits: BatchLimits,
         on_token: Callable[[LiveDraw], None],
     ) -> None:
-        """`on_token` is called for every draw that has just got a token, and may set its `ended`."""
+        """`on_token` is called for every draw that has just received a token, and may set its `ended`."""
         self._body, self._make_decoder, self._limits, self._on_token = body, make_decoder, limits, on_token
         self.rows: list[LiveDraw | PromptRow] = []
-        self._leads: dict[Job, Segment] = {}  # where a leading row, or the first draw, goes on
+        self._leads: dict[Job, Segment] = {}  # where the leading row, or the first draw, appends
         self._pending: dict[tuple[str, tuple[int, ...]], Job] = {}  # not yet prefilled, in order of arrival
         self._open: list[Job] = []  # prefilled, with draws that still wait for a row
         self._table: Rows | None = None
         self._decoder = alone(lambda: make_decoder(body))
         self._max_tokens = max(limits.kv_bytes // body.dims.kv_bytes(body.dtype.itemsize), PAGE)
         self._max_rows = limits.max_batch
-        self._newcomers: list[Job] = []  # of prompts that are being computed, or draws that are being started
+        self._newcomers: list[Job] = []  # being prefilled, or jobs of draws being started
         self._chunk = CHUNK  # prompt tokens computed at once
-        self._calm = 0  # prefills in a row that memory was enough for
-        self._crowd: int | None = None  # rows from which on there is no memory for a prompt
+        self._calm = 0  # successful prefills since memory last ran out
+        self._crowd: int | None = None  # number of rows at which memory was too short for a prefill
         self.tree = PrefixTree(body.pool)
         self.tenants = Tenants(self.tree)
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether no work is left."""
         return not (self.rows or self._pending or self._open)
 
     def add(self, request: GenerateRequest) -> None:
-        """Let the draws of a request wait for their prompt; equal prompts of a problem share one job."""
-        if self.idle:  # what was too much may fit by now
+        """Queue the draws of a request; equal prompts of a problem share one job."""
+        if self.idle:  # limits set by an earlier shortage may no longer apply
             self._max_rows, self._chunk, self._crowd = self._limits.max_batch, CHUNK, None
         if request.path:
             self.tenants.continues(request.problem_id)
@@ -131,7 +131,7 @@ class Batch:
         job.waiting += draws
 
     def tick(self) -> None:
-        """Prefill what there is room for, decode one token for every row, start draws on the rows that are free."""
+        """One step: prefill prompts for which there is room, decode one token per row, start draws on free rows."""
         self._admit()
         if self.rows:
             self._body.pool.return_memory(self._max_tokens)
@@ -156,10 +156,10 @@ class Batch:
         return dropped
 
     def shrink(self) -> bool:
-        """Put all rows back to wait and allow half as many until the next rest; False when there was only one.
+        """Requeue all rows and halve the row limit until the batch is idle; returns False when there was only one row.
 
-        For when memory has run out in the middle of a step: what a draw had sampled is kept, its next token is drawn
-        from the same random number, and what was computed of it is found again unless that must go, too.
+        Called when memory has run out within a step. The tokens a draw has sampled are kept, and its next token uses
+        the same random number; its keys and values are found in the cache again unless they have been evicted.
         """
         num = min(self._max_rows, len(self.rows) + len(self._newcomers))
         if num <= 1:
@@ -169,14 +169,14 @@ class Batch:
         return True
 
     def stuck(self) -> list[GenerateRequest]:
-        """Put back the one sequence that memory is not enough for; returns whose it is, nothing where nothing ran."""
+        """Requeue the one sequence that does not fit into memory; returns its requests, or nothing where none ran."""
         jobs = {*self._newcomers, *(row.job for row in self.rows)}
         own = {row.request for row in self.rows if isinstance(row, LiveDraw)}
         self._put_back()
         return list(own or {draw.request for job in jobs for draw in job.waiting})
 
     def _put_back(self) -> None:
-        """Let all rows wait again."""
+        """Requeue all rows."""
         rows, self.rows, self._table, self._newcomers = self.rows, [], None, []
         for row in rows:
             row.job.live -= isinstance(row, LiveDraw)
@@ -206,13 +206,13 @@ class Batch:
         return draws
 
     def forget(self) -> None:
-        """Drop every cached key and value: the weights are others now. Only while idle."""
+        """Drop all cached keys and values, since the weights have changed. Only while idle."""
         self.tenants.clear()
         self.tree.clear()
         self._renew()
 
     def _renew(self) -> None:
-        """A decoder without rows."""
+        """Make a new decoder without rows."""
         self._decoder = self._make_decoder(self._body)
 
     # -- memory ------------------------------------------------------------------------------------------------------
@@ -223,9 +223,9 @@ class Batch:
         return sum([row.reserve for row in self.rows]) + PAGE * len(self.rows) + shared
 
     def _fits(self, tokens: int, alone: bool) -> bool:
-        """Whether `tokens` fit beside what is held, after forgetting what nobody needs.
+        """Whether `tokens` fit beside what is held, after evicting what is not needed.
 
-        Somebody must go on: what would run `alone` makes the pins give way, and runs even if it is too large.
+        Some sequence must always run: one that would run `alone` overrides pins, and runs even if it is too large.
         """
         goal = self._max_tokens - tokens
         while not self.tree.evict(goal):
@@ -243,8 +243,8 @@ class Batch:
         queued = sum(len(job.waiting) for job in self._open)
         admitted: list[Job] = []
         tokens = self._promised()
-        # Problems that have started come first. Within that, in order of arrival: the first prompt without room stops
-        # all behind it, so that none overtakes a larger one for ever.
+        # Problems that have started come first. Within that, in order of arrival: the first prompt that does not fit
+        # blocks all behind it, so that smaller ones cannot starve a larger one.
         for job in sorted(self._pending.values(), key=lambda job: (not job.tenant.started, job.tenant.number)):
             own = len(job.ids) - self.tree.length(job.ids) + max(draw.reserve for draw in job.waiting)
             own = self.tenants.need(job.tenant, own + 2 * self._body.pool.slack)
@@ -252,7 +252,7 @@ class Batch:
             if num_rows >= self._max_rows:
                 break
             if job.tenant in busy and num_rows + queued >= self._max_rows:
-                continue  # its rows are yet to come: room for those who have none
+                continue  # its queued draws fill the rows: leave room for problems that have none
             if not self._fits(tokens + own + self.tenants.expected(job.tenant), alone):
                 break
             tokens += own
@@ -266,11 +266,12 @@ class Batch:
             if job.logits is None:
                 self._lead(job)
             else:
-                self._leads[job] = self._body.pool.segment(job.segment)  # so that nobody appends to the prompt
+                # so that nothing is appended to the prompt's own segment
+                self._leads[job] = self._body.pool.segment(job.segment)
                 self._open.append(job)
 
     def _compute(self, jobs: list[Job]) -> list[Job]:
-        """Prefill; where memory runs out, less at once for a while, or none until a row has ended."""
+        """Prefill; when memory runs out, halve the chunk size, or at its minimum wait until a row has ended."""
         self._newcomers, self._crowd = jobs, None
         try:
             with memory_errors():
@@ -291,7 +292,7 @@ class Batch:
         return ready
 
     def _lead(self, job: Job) -> None:
-        """Give a prompt that is computed but for its last token a leading row, which feeds that."""
+        """Give a prompt whose last token is still to be computed a leading row, which feeds that token."""
         self._leads[job] = self._body.pool.segment(job.segment)
         self._decoder.add(self._leads[job])
         self.rows.append(PromptRow(job))
@@ -310,14 +311,14 @@ class Batch:
                 self._table = _table(draws)
             live_logits = logits if not leads else logits[torch.tensor(live, device=logits.device)]
             result = sample(live_logits, self._table)
-            # Randomness is keyed by the draw and the token's position: who shares the batch changes nothing.
+            # Randomness is keyed by draw and token position, so it does not depend on which other rows share the batch.
             np.add(self._table.positions, np.uint64(1), out=self._table.positions)
             self._take(draws, result)
         for i, job in leads:
             job.logits = logits[i].clone()  # (vocab,)
             job.computed += 1
             self._open.append(job)
-        for i in range(len(rows) - 1, -1, -1):  # backwards: a freed row is filled with the last one
+        for i in range(len(rows) - 1, -1, -1):  # backwards, since the last row moves into a freed one
             row = rows[i]
             if isinstance(row, PromptRow) or row.ended:
                 self._drop(i)
@@ -334,19 +335,19 @@ class Batch:
             self._release(job)
 
     def _begin(self, starting: Sequence[LiveDraw]) -> None:
-        """Sample first tokens, and give a row to every draw that goes on."""
+        """Sample first tokens, and give a row to every draw that continues."""
         self._newcomers = [draw.job for draw in starting]
         # (draws, vocab): all draws of a prompt sample their first token from the same logits.
         logits = torch.stack([draw.job.logits for draw in starting if draw.job.logits is not None])
         result = sample(logits, _table(starting))
-        # Only now do they leave the line: what fails above leaves every draw where it can be found again.
+        # Draws leave the queue only now, so that an exception above loses none.
         self._newcomers = []
         for draw in starting:
             self._leave_line(draw)
         self._take(starting, result)
         for draw in starting:
             if not draw.ended:
-                # The lead stays while draws wait: the tree must not go on in what they start from.
+                # The lead is kept while draws wait, so that the prefix tree does not append to the prompt's segment.
                 lead = None if draw.job.waiting else self._leads.pop(draw.job, None)
                 draw.segment = lead or self._body.pool.segment(draw.job.segment)
                 self._decoder.add(draw.segment)
@@ -355,7 +356,7 @@ class Batch:
 
     @staticmethod
     def _leave_line(draw: LiveDraw) -> None:
-        """Count what the draw was started after."""
+        """Take a draw off the queue, and charge it for the prompt."""
         draw.job.waiting.remove(draw)
         draw.computed += draw.job.charge()
         draw.prompt += len(draw.job.ids)
@@ -366,12 +367,12 @@ class Batch:
         draw.job.tenant.rows += 1
 
     def _starting(self) -> list[LiveDraw]:
-        """The draws that start now: problems with few rows first, each with all that it may add."""
+        """The draws that start now: those of problems with few rows first, each only if all it may add fits."""
         starting: list[LiveDraw] = []
         busy = {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
         free = self._max_rows - len(self.rows)
         if free > 1 and any(job.tenant not in busy for job in self._pending.values()):
-            free -= 1  # for the prompt of a problem that has nothing yet
+            free -= 1  # reserved for the prompt of a problem that has no row yet
         rows = {job.tenant: job.tenant.rows for job in self._open}
         tokens = self._promised()
         lines = {job: iter(list(job.waiting)) for job in self._open}
@@ -389,7 +390,7 @@ class Batch:
         return starting
 
     def _take(self, draws: Sequence[LiveDraw], result: SampledTokens) -> None:
-        """Append one sampled token to every draw, and tell."""
+        """Append one sampled token to every draw, and call `on_token`."""
         if result.logprobs is not None and result.certainty is not None:
             for draw, logprob, certainty in zip(
                 draws, result.logprobs.tolist(), result.certainty.tolist(), strict=True
@@ -416,7 +417,7 @@ class Batch:
             self._leave_row(entry)
 
     def _close_lead(self, job: Job) -> None:
-        """Keep what the leading row has computed; a single draw goes on in its segment."""
+        """Store what the leading row has computed; a single draw continues in the same segment."""
         job.segment = self._leads[job]
         if len(job.waiting) != 1:
             job.segment = self.tree.absorb(job.ids, self._leads.pop(job))
@@ -435,7 +436,7 @@ class Batch:
         self._release(job)
 
     def _release(self, job: Job) -> None:
-        """Let go of the job's keys and values once nobody runs on it or waits for it."""
+        """Free the job's keys and values once no draw runs on it or waits for it."""
         if not job.live and not job.waiting:
             lead = self._leads.pop(job, None)
             if lead is not None:
@@ -462,7 +463,7 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
 
 
 def _penalty(draw: LiveDraw) -> Penalty | None:
-    """What lowers the logits of tokens that the draw's text contains; None where nothing does."""
+    """What lowers the logits of tokens that the text already contains; None where nothing does."""
     sampling, factor = draw.request.sampling, draw.request.sampling.repetition_penalty
     once = each = 0.0
     if isinstance(sampling, ExtraSampling):

@@ -1,11 +1,11 @@
-"""What is kept between requests: a radix tree from token ids to segments of keys and values.
+"""The prefix cache: a radix tree from token ids to segments of keys and values.
 
-`PrefixTree` finds the longest known prefix of a prompt, and forgets the least recently used leaves when memory is
-wanted (after RadixAttention, Zheng et al. 2023, arXiv 2312.07104). What a search still needs is pinned: it is forgotten
-last, and what the search has left is forgotten at once. Segments in use stay alive by ordinary references; forgetting
-one only stops it being found.
+`PrefixTree` finds the longest cached prefix of a prompt, and evicts the least recently used leaves when memory is short
+(after RadixAttention, Zheng et al. 2023, arXiv 2312.07104). What a search still needs is pinned and evicted last; what
+a search has pruned is dropped at once. Segments in use stay alive by ordinary references: evicting one only removes it
+from lookup.
 
-Where a prompt leaves a segment in its middle, that segment is split, which copies it once.
+Where a prompt diverges in the middle of a segment, that segment is split, which copies it once.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from ttc.engines.embedded.core.pool import PagePool, Segment
 __all__ = ["Match", "PrefixEntry", "PrefixTree"]
 
 _JOINED = 64
-"""A segment up to this long is copied together with what stands between it and the tree, so chains stay short."""
+"""A segment up to this length is merged with its uncached predecessors by a copy, so that chains stay short."""
 
 
 class Match(NamedTuple):
-    """The longest known prefix: its segment (None when nothing is known) and its length."""
+    """The longest cached prefix: its segment (None when nothing matches) and its length in tokens."""
 
     segment: Segment | None
     length: int
 
 
 class PrefixEntry:
-    """`ids` and their segment; the root has none. `pins` counts the paths of searches that end here.
+    """`ids` and their segment; the root has none. `pins` counts the search paths that end here.
 
-    `hidden` (1, D) is what the model made of the last token, where a prompt ended with it. The entry is held by the one
-    above it only, so that what is forgotten is free at once.
+    `hidden` (1, D) is the hidden state of the last token, where a prompt ended with it. Only its parent refers to an
+    entry, so that dropping one frees its memory at once.
     """
 
     __slots__ = ("__weakref__", "_above", "children", "hidden", "ids", "pins", "segment", "used")
@@ -48,7 +48,7 @@ class PrefixEntry:
 
     @property
     def above(self) -> PrefixEntry | None:
-        """The entry whose tokens come before; None for the root and for what is forgotten."""
+        """The parent entry, whose tokens come before; None for the root and for entries that were dropped."""
         return self._above() if self._above is not None else None
 
     @above.setter
@@ -57,7 +57,7 @@ class PrefixEntry:
 
     @property
     def droppable(self) -> bool:
-        """Whether forgetting it frees its memory and hurts nobody: no branch, no pin, no row that continues it."""
+        """Whether dropping it frees memory and affects nothing in use: no child, no pin, no row that continues it."""
         return not (self.children or self.pins or self.segment is None or self.segment.num_children)
 
 
@@ -69,26 +69,26 @@ class PrefixTree:
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Drop all entries."""
         self._clock = 0
         self._root = PrefixEntry(None, (), None, 0)
 
     def find(self, ids: tuple[int, ...]) -> Match:
-        """Return the longest known prefix of `ids`; touches it."""
+        """Return the longest cached prefix of `ids`, and mark it as used."""
         entry, depth, part = self._descend(ids)
         if part is not None:
             entry = self._split(part, depth)
         return Match(entry.segment, depth)
 
     def length(self, ids: tuple[int, ...]) -> int:
-        """How many tokens of `ids` are known."""
+        """How many tokens of `ids` are cached."""
         return self._descend(ids)[1]
 
     def insert(self, ids: tuple[int, ...], segment: Segment) -> PrefixEntry:
-        """Remember `segment` as the keys and values of `ids` (segment.end == len(ids)); what is known stays.
+        """Store `segment` as the keys and values of `ids` (segment.end == len(ids)); cached tokens are not replaced.
 
-        The caller may use `segment` on; where all of it is new, its pages become the tree's. Returns the entry in which
-        `ids` ends.
+        The caller may continue to use `segment`; if all of it is new, the tree takes over its pages. Returns the entry
+        in which `ids` ends.
         """
         entry, depth, part = self._descend(ids)
         if depth == len(ids):
@@ -102,10 +102,10 @@ class PrefixTree:
         return self._add(entry, ids[depth:], segment.after(entry.segment))
 
     def absorb(self, ids: tuple[int, ...], segment: Segment) -> Segment:
-        """Append `segment`, the end of `ids`, to the entry it continues, where nobody else does; returns what has it.
+        """Append `segment`, the end of `ids`, to the entry it continues if nothing else does; returns both as one.
 
-        Not to one that ends a whole prompt, which may be asked for again.
-        Otherwise each step of a path would leave a page for the one token that its next step was started with.
+        Not to an entry that ends a whole prompt, since that prompt may be requested again. Without this, each step of a
+        path would leave a page with the single token that its next step started with.
         """
         entry, depth, part = self._descend(ids)
         holder = entry.segment
@@ -119,10 +119,10 @@ class PrefixTree:
         return holder
 
     def join(self, ids: tuple[int, ...]) -> None:
-        """Bring what ends with `ids` together with what is before it and leads nowhere else any more.
+        """Merge the entry that ends with `ids` into its parent where nothing else continues the parent.
 
-        A search leaves most branches, and what it goes on with would be read step by step, each in pages of its own.
-        Only where a copy costs next to nothing.
+        A search abandons most branches; without merging, the remaining path would be read step by step, each step in
+        its own pages. Done only where copying is cheap.
         """
         entry, depth, part = self._descend(ids)
         if part is not None or depth < len(ids) or not self._pool.copies_fast:
@@ -134,7 +134,7 @@ class PrefixTree:
 
     @staticmethod
     def _can_join(entry: PrefixEntry, above: PrefixEntry) -> bool:
-        """Whether nobody reads what is above an entry without it, and nobody has a place behind it."""
+        """Whether the parent is used only through this entry, and no row appends to it."""
         lower, upper = entry.segment, above.segment
         if lower is None or upper is None or above.above is None or above.hidden is not None:
             return False
@@ -142,7 +142,7 @@ class PrefixTree:
         return alone and not lower.num_children and lower.length <= _JOINED
 
     def _join(self, entry: PrefixEntry, above: PrefixEntry) -> None:
-        """Let `entry` begin where the one above it does, which is nobody's from now on."""
+        """Extend `entry` to begin where its parent does; the parent is dropped."""
         lower, upper, top = entry.segment, above.segment, above.above
         if lower is None or upper is None or top is None:
             raise RuntimeError("an entry is joined with one that is forgotten")
@@ -153,29 +153,29 @@ class PrefixTree:
         above.children = {}
 
     def end(self, ids: tuple[int, ...], hidden: torch.Tensor) -> None:
-        """Remember with known `ids`, a whole prompt, the hidden state (1, D) of the last."""
+        """Store the hidden state (1, D) of the last token of a whole prompt `ids` that is cached."""
         entry, depth, part = self._descend(ids)
         if part is None and depth == len(ids):
             entry.hidden = hidden.clone()
 
     def whole(self, ids: tuple[int, ...]) -> tuple[Segment, torch.Tensor] | None:
-        """The segment and last hidden state (1, D) of a prompt that was computed before and ended with `ids`."""
+        """The segment and last hidden state (1, D) of an earlier prompt that was exactly `ids`, if any."""
         entry, depth, part = self._descend(ids)
         if part is not None or depth < len(ids) or entry.segment is None or entry.hidden is None:
             return None
         return entry.segment, entry.hidden
 
     def pin(self, entry: PrefixEntry) -> bool:
-        """Keep an entry until `unpin`; False when it has been forgotten already."""
+        """Protect an entry from eviction until `unpin`; False when it has been dropped already."""
         entry.pins += entry.segment is not None
         return entry.segment is not None
 
     def unpin(self, entry: PrefixEntry) -> None:
-        """Take a pin back."""
+        """Remove one pin."""
         entry.pins -= 1
 
     def forget(self, entry: PrefixEntry) -> None:
-        """Drop an entry that nobody has pinned or continues, and what is above it up to where another branch leaves."""
+        """Drop an entry that is neither pinned nor continued, and its ancestors up to the next branch."""
         while entry.droppable:
             above = entry.above
             self._remove(entry)
@@ -184,7 +184,7 @@ class PrefixTree:
             entry = above
 
     def evict(self, max_tokens: int) -> bool:
-        """Forget least recently used leaves until the pool holds at most `max_tokens`; False when pins forbid it."""
+        """Evict least recently used leaves until the pool holds at most `max_tokens`; False when pins prevent it."""
         if self._pool.num_tokens <= max_tokens:
             return True
         leaves = [(entry.used, id(entry), entry) for entry in self._leaves() if entry.droppable]
@@ -218,9 +218,9 @@ class PrefixTree:
         entry.above = entry.segment = entry.hidden = None
 
     def _descend(self, ids: tuple[int, ...]) -> tuple[PrefixEntry, int, PrefixEntry | None]:
-        """Walk down: the last whole entry, the matched length, and the child that was entered but not left.
+        """Descend: the last fully matched entry, the matched length, and the child that matched partly, if any.
 
-        Touches all that it meets, at once: of a path only the last may be forgotten next.
+        Marks all entries on the way as used with one time stamp, so that of a path only its last entry is evicted next.
         """
         self._clock += 1
         clock, entry, depth, length = self._clock, self._root, 0, len(ids)
@@ -240,7 +240,7 @@ class PrefixTree:
         return entry, depth, None
 
     def _split(self, entry: PrefixEntry, depth: int) -> PrefixEntry:
-        """Cut `entry` at absolute position `depth`; return the new upper one."""
+        """Split `entry` at absolute position `depth`; return the new upper entry."""
         if entry.segment is None or entry.above is None:
             raise RuntimeError("the root of a prefix tree cannot be split")
         offset = depth - entry.segment.start

@@ -1,11 +1,11 @@
-"""Other architectures, through transformers' own module: the same interface, correct first, and slower.
+"""Other architectures through transformers' own modules: the same interface, correct but slower.
 
 Any causal language model whose cache holds keys and values of one size per layer runs here (Gemma, Mistral, Phi,
 Granite, mixtures of experts, ...). Rows are decoded together, left-padded, at about the speed of `generate`; prefixes
-are kept and reused, but every row holds a copy of its own, and prompts are prefilled one by one. Models that keep a
-recurrent state or compressed keys are refused by name, and so are those that count padding as places, which a few
-tokens at the start show; so is batch-invariant mode. LongRoPE is read up to the length beyond which it turns all keys
-by other angles.
+are cached and reused, but every row holds its own copy, and prompts are prefilled one by one. Refused with an error are
+models with a recurrent state or compressed keys, models that count padding as positions (found by a short test at the
+start), and batch-invariant mode. LongRoPE models are limited to the length beyond which they change the rotation angles
+of all keys.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ __all__ = ["FallbackBody", "FallbackDecoder", "load_fallback"]
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredDims(Dims):
-    """Dimensions of a module that was loaded: its own count of matrix parameters."""
+    """Dimensions of a loaded module, with its actual number of matrix parameters."""
 
     num_params: int = 0
 
     def model_shape(self, num_outputs: int) -> ModelShape:
-        """See `Dims.model_shape`; the head is counted already."""
+        """See `Dims.model_shape`; the head is already counted."""
         return ModelShape(self.num_params, self.num_layers, self.num_heads * self.head_dim)
 
 
 class FallbackBody(Body):
-    """A `Body` around a transformers module. Its "hidden states" are the logits: heads differ between families."""
+    """A `Body` around a transformers module. Its "hidden states" are logits, since heads differ between families."""
 
     def __init__(self, module: Any, dims: Dims, max_context: int) -> None:
         self.module, self.dims, self.max_context = module, dims, max_context
@@ -51,11 +51,11 @@ class FallbackBody(Body):
         self.pool = PagePool(dims, self.dtype, self.device)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What `extend` and the decoder return are logits already."""
+        """Returns its argument: `extend` and the decoder return logits already."""
         return hidden
 
     def extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
-        """See `Body.extend`; one item after another."""
+        """See `Body.extend`; items are computed one after another."""
         return [self._extend_one(prefix, ids) for prefix, ids in items]
 
     def _extend_one(self, prefix: Segment | None, ids: Sequence[int]) -> tuple[torch.Tensor, Segment]:
@@ -79,7 +79,7 @@ class FallbackBody(Body):
 
 
 class FallbackDecoder:
-    """A `Decoder` that keeps all rows in one left-padded transformers cache, rebuilt when rows come or go."""
+    """A `Decoder` that keeps all rows in one left-padded transformers cache, rebuilt when rows are added or removed."""
 
     def __init__(self, body: Body) -> None:
         if not isinstance(body, FallbackBody):
@@ -88,7 +88,7 @@ class FallbackDecoder:
         self.num_rows = 0
         self._segments: list[Segment] = []
         self._lengths: list[int] = []
-        self._kept: list[torch.Tensor | None] = []  # per row (layers, 2, kv heads, length, D), while there is no cache
+        self._kept: list[torch.Tensor | None] = []  # per row (layers, 2, kv heads, length, D), while no cache is built
         self._cache: Any = None
 
     def add(self, segment: Segment) -> int:
@@ -155,7 +155,7 @@ def new_cache(kv: torch.Tensor | None) -> Any:
 
 
 def _behind(module: Any, cache: Any) -> dict[str, Any]:
-    """The cache under the name by which the model takes it: `cache` since transformers 5.24."""
+    """The cache as the keyword argument that the module expects: `cache` since transformers 5.24."""
     return {"cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values": cache}
 
 
@@ -165,7 +165,7 @@ def read_cache(cache: Any) -> torch.Tensor:
 
 
 def _try(module: Any, device: torch.device) -> torch.Tensor:
-    """Keys and values of three tokens."""
+    """The keys and values of three test tokens."""
     with torch.inference_mode():
         cache = new_cache(None)
         module(input_ids=torch.tensor([[1, 2, 3]], device=device), use_cache=True, **_behind(module, cache))
@@ -173,17 +173,18 @@ def _try(module: Any, device: torch.device) -> torch.Tensor:
 
 
 MAX_WORDS = 300
-"""Characters of what transformers says."""
+"""Most characters quoted from an error of transformers."""
 
 _TRIED = 8
 _ROUNDING = 0.1
-"""Of the size of the logits: rounding in bf16 stays far below it, other places or other neighbours far above."""
+"""Relative to the norm of the logits: bf16 rounding stays far below it, wrong positions or attention far above."""
 
 
 def _reads_alike(body: FallbackBody) -> bool:
-    """Whether a token behind kept keys, in a row beside a longer one, gets the logits of the text read as a whole.
+    """Whether a token after cached keys, in a row beside a longer one, gets the logits of one pass over the whole text.
 
-    It does not where a model also sees what follows, nor where it numbers places by what is kept, padding included.
+    It does not where a model attends to later tokens, or where it derives positions from the cache length, padding
+    included.
     """
     ids = list(range(1, _TRIED + 1))
     with torch.inference_mode():
@@ -193,14 +194,14 @@ def _reads_alike(body: FallbackBody) -> bool:
             ((_, segment),) = body.extend([(None, prefix)])
             decoder.add(segment)
         own = decoder.step([1, ids[-1]])[1].float()
-    return not bool((own - whole).norm() > _ROUNDING * (whole - whole.mean()).norm())  # NaN is no difference
+    return not bool((own - whole).norm() > _ROUNDING * (whole - whole.mean()).norm())  # NaN counts as alike
 
 
 def _steady(text: Any) -> int | None:
-    """The length up to which a token's keys hang on what stands before it alone; None: always.
+    """The text length up to which a token's keys depend only on the text before it; None: always.
 
-    LongRoPE has other angles for texts that are longer, so that keys computed in a shorter text, or beside a longer one
-    in a batch, are another model's.
+    LongRoPE uses other angles for longer texts, so keys computed in a shorter text, or beside a longer one in a batch,
+    would belong to another model.
     """
     rope = getattr(text, "rope_parameters", None) or {}
     parts = [rope, *(part for part in rope.values() if isinstance(part, Mapping))]
@@ -215,8 +216,8 @@ def load_fallback(
     """Load any causal language model folder through transformers.
 
     Raises:
-        ConfigError: transformers cannot load it, some of its weights are not there, its cache is not plain keys and
-            values, or rows of unlike length change what it says.
+        ConfigError: transformers cannot load it, some weights are missing, its cache is not plain keys and
+            values, or its results depend on the lengths of other rows.
     """
     from transformers import AutoModelForCausalLM
 
@@ -225,9 +226,9 @@ def load_fallback(
         options = attention_options(folder)
         module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True, **options))
     except Exception as exc:  # safetensors and huggingface_hub raise bare exceptions
-        words = shorten(str(exc), MAX_WORDS, placeholder=" ...")  # some list every architecture there is
+        words = shorten(str(exc), MAX_WORDS, placeholder=" ...")  # some errors list every known architecture
         raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {words}") from exc
-    if missing := sorted(report["missing_keys"]):  # transformers makes them up and only warns
+    if missing := sorted(report["missing_keys"]):  # transformers initialises them at random and only warns
         raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
     module = alone(lambda: module.to(device).eval())
     try:
@@ -236,26 +237,26 @@ def load_fallback(
             raise ValueError("no key per token")
     except (AttributeError, TypeError, ValueError, RuntimeError, IndexError) as exc:
         raise ConfigError(
-            f"{folder}: a {config['model_type']} model keeps no plain keys and values, so the embedded engine cannot "
-            "branch it: use --engine vllm"
+            f"{folder}: a {config['model_type']} model does not cache plain keys and values, so the embedded engine "
+            "cannot branch it: use --engine vllm"
         ) from exc
     dims = _measure(module, kv, _longest(folder, module.config.get_text_config(), max_context))
     if dims.max_context > 2 * _TRIED and not alone(lambda: _reads_alike(FallbackBody(module, dims, dims.max_context))):
         raise ConfigError(
-            f"{folder}: a {config['model_type']} model reads texts as a whole, or counts padding as places, so the "
-            "embedded engine cannot decode unlike texts together: use --engine vllm"
+            f"{folder}: a {config['model_type']} model attends to later tokens, or counts padding as positions, so "
+            "the embedded engine cannot decode texts of different lengths together: use --engine vllm"
         )
     return FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context))
 
 
 def _longest(folder: Path, text: Any, max_context: int | None) -> int:
-    """The longest text that is read; warns where that is shorter than the model's own and than what is asked for."""
+    """The longest text that can be read; warns if that is shorter than the model's own limit and the requested one."""
     most = int(getattr(text, "max_position_embeddings", 2048))
     steady = _steady(text)
     if steady is not None and steady < min(max_context or most, most):
         warnings.warn(
-            f"{folder}: beyond {steady} tokens this model turns all of its keys by other angles, also those that are "
-            f"kept, so the embedded engine reads {steady} tokens at most; for up to {most} use --engine vllm",
+            f"{folder}: beyond {steady} tokens this model rotates all of its keys by other angles, cached ones "
+            f"included, so the embedded engine reads at most {steady} tokens; for up to {most} use --engine vllm",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -263,7 +264,7 @@ def _longest(folder: Path, text: Any, max_context: int | None) -> int:
 
 
 def _measure(module: Any, kv: torch.Tensor, max_context: int) -> _MeasuredDims:
-    """The sizes of a model, by its config and by the keys and values `kv` of three tokens."""
+    """Model dimensions from the config and from the keys and values `kv` of three tokens."""
     text = module.config.get_text_config()
     matrices = sum(p.numel() for name, p in module.named_parameters() if p.ndim > 1 and "embed" not in name)
     head = 0 if any("lm_head" in name for name, _ in module.named_parameters()) else text.vocab_size * text.hidden_size

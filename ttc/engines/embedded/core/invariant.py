@@ -1,13 +1,14 @@
 """Batch-invariant mode: on one machine, concurrency, batches and resume points cannot change a single bit.
 
-The result of a token must be the same whether it is computed in a prefill, in a decoding step, alone or among others
-(He et al. 2025, "Defeating Nondeterminism in LLM Inference"). Three things secure that here: matrix products run on
-rows padded to a fixed multiple; attention sums over blocks of keys at fixed absolute positions, one after another, so
-neither padding nor the cut between a cached prefix and new tokens changes the order of any sum; and every row keeps its
-whole context in one piece. The price is speed (benchmarks/README.md) and one copy of the prefix per branch. Left out:
-equality between processors, builds of torch, dtypes or numbers of threads, whose kernels add in different orders.
+A token's result must be the same whether it is computed in a prefill, in a decoding step, alone or in a batch (He et
+al. 2025, "Defeating Nondeterminism in LLM Inference"). Three measures ensure that here: matrix products run on rows
+padded to a fixed multiple; attention sums over blocks of keys at fixed absolute positions, one after another, so
+neither padding nor the boundary between a cached prefix and new tokens changes the order of any sum; and every row
+keeps its whole context in one contiguous tensor. Cost: speed (benchmarks/README.md) and one copy of the prefix per
+branch. Left out: equality between processors, builds of torch, dtypes or numbers of threads, whose kernels add in
+different orders.
 
-The vendor's matrix kernels must treat rows alike: `check` measures that at start-up and refuses the mode otherwise.
+The vendor's matrix kernels must treat all rows alike: `check` measures that at start-up and refuses the mode otherwise.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ from ttc.errors import EngineError
 __all__ = ["PAD_ROWS", "BlockedPrefix", "InvariantDecoder", "blocked_attention", "check"]
 
 PAD_ROWS = 16
-"""Rows of every matrix product are padded to a multiple of this."""
+"""The rows of every matrix product are padded to a multiple of this."""
 BLOCK = 64
 """Capacity grows in steps of this many positions."""
 
 
 def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """Attention whose sums do not depend on the number of queries, of items or of padded keys (a multiple of 64).
+    """Attention whose sums do not depend on the number of queries, items or padded keys (a multiple of 64).
 
-    q (N, H, T, D), k and v (N, G, S, D), hidden (N, T, S) marks keys that must not be seen -> (N, H, T, D).
+    q (N, H, T, D), k and v (N, G, S, D), hidden (N, T, S) marks masked keys -> (N, H, T, D).
     """
     num, heads, length, size = q.shape
     groups, keys = k.shape[1], k.shape[2]
@@ -51,12 +52,12 @@ def blocked_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden:
 
 
 def _pad(x: torch.Tensor) -> torch.Tensor:
-    """fp32 kernels treat one to three rows (the axis before the last) differently: round up to eight."""
+    """Round one to three rows (the axis before the last) up to eight: fp32 kernels treat so few rows differently."""
     return x if x.dtype != torch.float32 else F.pad(x, (0, 0, 0, -x.shape[-2] % 8))
 
 
 def _in_order(terms: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Sum one after another; zeros at the end change nothing."""
+    """Sum one after another, so that zeros at the end change nothing."""
     total = terms[0]
     for term in terms[1:]:
         total = total + term
@@ -64,7 +65,7 @@ def _in_order(terms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 class BlockedPrefix:
-    """A `MakeAttend`: every item's keys in one rectangle from position 0 on, attended in fixed blocks."""
+    """A `MakeAttend`: each item's keys contiguous from position 0 on, attended in fixed blocks."""
 
     def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]]) -> None:
         shelf, num = pool.shelf, len(items)
@@ -101,9 +102,9 @@ class BlockedPrefix:
 
 
 class InvariantDecoder:
-    """A `Decoder` whose steps give the bits that `Body.extend` gives with `BlockedPrefix`.
+    """A `Decoder` whose steps give the same bits as `Body.extend` with `BlockedPrefix`.
 
-    Every row holds its whole context in one piece, a plain rectangle from position 0 on, which fixed-order sums need: a
+    Every row holds its whole context in one contiguous tensor from position 0 on, which sums in fixed order need: a
     prefix is copied once per row. Keys and values are (layers, rows, kv heads, positions, head size).
     """
 
@@ -132,7 +133,7 @@ class InvariantDecoder:
         self._values[:, :rows_before, :, :longest] = old_values[:, :rows_before, :, :longest]
 
     def add(self, segment: Segment) -> int:
-        """See `Decoder.add`; copies what is before."""
+        """See `Decoder.add`; copies the prefix."""
         row, end = self.num_rows, segment.end
         self._reserve(row + 1, end + 1)
         if end:
@@ -187,9 +188,10 @@ class InvariantDecoder:
 
 
 def _spans_of(lengths: Sequence[int]) -> tuple[int, int]:
-    """How many keys the longest row of a step sees, and how many all rows are attended over, the others once more.
+    """Number of keys that the longest row of a step needs, and the number that one call over all rows covers.
 
-    Both are multiples of a block and the same, unless a few long rows would more than double the work of the others.
+    Rows longer than the second are attended once more over the first. Both are multiples of a block, and equal unless a
+    few long rows would more than double the work of the others.
     """
     blocks = sorted(length // BLOCK + 1 for length in lengths)
     num, whole = len(blocks), blocks[-1]
@@ -199,12 +201,13 @@ def _spans_of(lengths: Sequence[int]) -> tuple[int, int]:
 
 
 def check(body: Body) -> None:
-    """Compare rows computed alone, among others and in a prefill, bit by bit; logits, or hidden states without a head.
+    """Compare the results of rows alone, in a batch and in a prefill, bit by bit.
 
-    Through the first two layers, whose matrices have the shapes of all others: kernels are chosen by shape.
+    Compares logits, or hidden states without a head. Runs the first two layers only, whose matrices have the shapes of
+    all others: kernels are chosen by shape.
 
     Raises:
-        EngineError: this machine's kernels are not invariant under the measures taken here.
+        EngineError: this machine's kernels are not invariant despite these measures.
     """
     body = _two_layers(body)
     read = body.logits if body.weights.head is not None else _as_it_is
@@ -214,7 +217,7 @@ def check(body: Body) -> None:
     ids = ids[:length]
     ((whole, _),) = body.extend([(None, ids)])
     reference = read(whole)
-    for split in (1, min(BLOCK // 2 + 1, length - 1)):  # a toy model may have room for less
+    for split in (1, min(BLOCK // 2 + 1, length - 1)):  # a tiny model may have a shorter context
         ((head, segment),) = body.extend([(None, ids[:split])])
         others: list[tuple[Segment | None, list[int]]] = [(None, ids[:n]) for n in (3, 17, 40)]
         rest = body.extend([(segment, ids[split:]), *others])
@@ -232,7 +235,7 @@ def check(body: Body) -> None:
 
 
 def _two_layers(body: Body) -> Body:
-    """The same model without what follows, with a memory of its own."""
+    """The first two layers of the model, with a pool of their own."""
     layers = body.weights.layers[:2]
     return Body(
         replace(body.dims, num_layers=len(layers)),
@@ -248,8 +251,8 @@ def _as_it_is(hidden: torch.Tensor) -> torch.Tensor:
 
 
 def refusal(device: torch.device) -> EngineError:
-    """The error where a device's kernels are not invariant, with what helps there."""
-    owner, advice = "the GPU's", "use batch_invariant=auto, which asks for it on a CPU alone, or device=cpu"
+    """The error for a device whose kernels are not invariant, with advice for that device."""
+    owner, advice = "the GPU's", "use batch_invariant=auto, which enables it on a CPU only, or device=cpu"
     if device.type == "cpu":
         owner = "this machine's"
         advice = "use dtype='float32' and threads=1, set MKL_CBWR=AVX2,STRICT in the environment, or run without it"

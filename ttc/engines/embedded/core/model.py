@@ -1,14 +1,14 @@
 """The forward pass of the Llama, Qwen2 and Qwen3 families, and the stable interface for scorers.
 
-A scorer, or anything that wants hidden states, uses three names::
+A scorer, or any other user of hidden states, needs three names::
 
-    body, rest = load_body(folder, dtype="auto")    # rest: the tensors of the folder that are not the body's
+    body, rest = load_body(folder, dtype="auto")    # rest: tensors of the folder that are not part of the body
     (hidden, handle), = body.extend([(None, ids)])  # hidden (T, D) after the final norm, and the keys and values
     out = body.extend([(handle, step_a), (handle, step_b)])  # two forks: only the new tokens are computed
 
-A handle is a `ttc.engines.embedded.core.pool.Segment`: kept alive by holding it, freed by dropping it; its memory is
-shared by all forks. `handle.end` is its number of tokens. The items of one `extend` are batched together, and what they
-share is read once. `body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
+A handle is a `ttc.engines.embedded.core.pool.Segment`: it lives as long as something refers to it, and forks share its
+memory. `handle.end` is its number of tokens. The items of one `extend` are batched together, and what they share is
+read once. `body.dims.model_shape(num_labels).flops(len(new), handle.end)` gives the FLOPs.
 
 `Body` is not thread-safe. Set the number of threads with `torch.set_num_threads` in the thread that calls it.
 """
@@ -35,22 +35,22 @@ from ttc.errors import ConfigError, PromptTooLong
 __all__ = ["Attend", "Between", "Body", "MakeAttend", "TorchOps", "beside_body", "load_body"]
 
 Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-"""(layer, q (T, heads, D), k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D); q comes scaled."""
+"""(layer, q (T, heads, D) scaled, k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D)."""
 
 MakeAttend: TypeAlias = Callable[[PagePool, Sequence[tuple[Segment, int]]], Attend]
-"""Makes the attention of new tokens from the segments that they are appended to, and how many each gets."""
+"""Makes the attention of a batch from the segments that new tokens are appended to, and the number for each."""
 
 Parts: TypeAlias = list[tuple[int, slice]]
-"""Indices of items, and the new tokens of each."""
+"""Indices of items, and the slice of each item's new tokens."""
 
 _TOKENS = 1024
-"""Most tokens of one batch, so that its scratch memory is bounded whatever is asked for."""
+"""Most tokens of one batch, which bounds its scratch memory."""
 
 
 class Between(Protocol):
-    """What a layer does between its matrix products, over T tokens at once: in torch, or compiled (`native`).
+    """The operations of a layer besides its matrix products, over T tokens at once: in torch, or compiled (`native`).
 
-    What torch does rounds more often in bf16. GPUs stay with it, and so does batch-invariant mode.
+    In bf16, torch's operations round more often. GPUs and batch-invariant mode use torch's.
     """
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -60,11 +60,11 @@ class Between(Protocol):
     def heads(
         self, qkv: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, scaled, keys, values (T, heads, D) of one product; normed where the family does, turned."""
+        """Queries (scaled), keys and values (T, heads, D) of one product; rotated (RoPE), after any q/k norm."""
         ...
 
     def gate(self, both: torch.Tensor) -> torch.Tensor:
-        """Silu of the first half of both (T, 2 I) times the second."""
+        """SiLU of the first half of both (T, 2 I) times the second half."""
         ...
 
 
@@ -73,12 +73,12 @@ class TorchOps:
 
     def __init__(self, dims: Dims) -> None:
         self._dims, self._scale = dims, dims.head_dim**-0.5
-        # A tensor, since every Python number in an in-place operation costs four small kernels. It lies on the CPU
-        # for every device: kernels take its value.
+        # A tensor, since every Python number in an in-place operation costs four small kernels. It is on the CPU for
+        # every device: kernels take its value.
         self._eps = torch.tensor([dims.eps])
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """See `Between.norm`; half the kernels of torch's own on a CPU."""
+        """See `Between.norm`; on a CPU with half as many kernels as torch's own."""
         if x.is_cuda:
             return F.rms_norm(x, x.shape[-1:], None, float(self._eps)).mul_(weight)
         exact = x.float()
@@ -108,19 +108,19 @@ class TorchOps:
 class Body:
     """Embedding, layers and final norm, with the head when it was loaded.
 
-    Parameters: `attention` attends what `extend` computes where no compiled kernel does; `pad_rows` rounds the rows of
-    every matrix product up to a multiple (batch-invariant mode; 1 elsewhere); `steps` is for items with a few new
-    tokens each: pages are short (`STEP_PAGE`), and a compiled kernel attends such items wherever there is one.
+    Parameters: `attention` is used by `extend` where no compiled kernel is; `pad_rows` rounds the rows of every matrix
+    product up to a multiple (batch-invariant mode; 1 elsewhere); `steps` is for items with a few new tokens each: pages
+    are short (`STEP_PAGE`), and a compiled kernel computes the attention of such items where there is one.
     """
 
     _pads_below: float = math.inf
-    """New tokens of an item, on average, below which a batch of unlike lengths is padded."""
+    """Mean number of new tokens per item below which a batch of different lengths is padded."""
     ends_prompts: bool = False
-    """Whether the first token of an answer is drawn from what `extend` computed, not by a decoding step."""
+    """Whether an answer's first token is sampled from the output of `extend` rather than of a decoding step."""
     fuses: bool = True
-    """Whether torch's fused attention reads prompts and what many rows share; else compiled kernels do, in place."""
+    """Whether torch's fused attention is used for prompts and shared prefixes; else compiled kernels read in place."""
     _in_place: MakeAttend | None = None
-    """Attention that reads keys where they lie: of steps, and of all else unless `fuses`; None without kernels."""
+    """Attention that reads keys in place, for steps, and for everything unless `fuses`; None without kernels."""
 
     def __init__(
         self,
@@ -138,7 +138,8 @@ class Body:
         self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
         if self.device.type == "cpu" and attention is PrefixAttention:
             self._pads_below = APART
-        # In batch-invariant mode a decoding step feeds every prompt's last token: the bits are those of any other step.
+        # In batch-invariant mode a decoding step feeds the last token of every prompt, so its bits are those of any
+        # other step.
         self.ends_prompts = pad_rows == 1
         kernels = native(self.device, self.dtype) if pad_rows == 1 else None
         self.pool = PagePool(dims, self.dtype, self.device, STEP_PAGE if steps else PAGE, kernels)
@@ -149,7 +150,7 @@ class Body:
                 self._in_place = partial(PagedAttention, kernels=kernels)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
-        """Where to compute: a GPU's kernels go to the current device, whatever device their tensors are on."""
+        """A context that makes this body's GPU the current device, to which torch launches kernels."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else contextlib.nullcontext()
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
@@ -182,8 +183,9 @@ class Body:
             now ends with them.
 
         Raises:
-            PromptTooLong: an item would pass the context of the model.
-            MemoryError: the pool has not the pages for all; nothing was computed.
+            ConfigError: an item has no new id.
+            PromptTooLong: an item would exceed the context of the model.
+            MemoryError: the pool lacks pages for all items; nothing was computed.
         """
         for prefix, ids in items:
             total = (prefix.end if prefix else 0) + len(ids)
@@ -204,7 +206,7 @@ class Body:
         ]
 
     def _plan(self, items: Sequence[tuple[Segment, int]]) -> Iterator[tuple[MakeAttend | None, Parts]]:
-        """Parts of items to compute together, each batch with what attends it; None: this body's own way."""
+        """Parts of items to compute together, each batch with its attention; None: this body's default."""
         lengths = [count for _, count in items]
         others = list(range(len(items)))
         if self._in_place is not None:
@@ -218,7 +220,7 @@ class Body:
     def _append(
         self, items: Sequence[tuple[Segment, Sequence[int]]], make_attend: MakeAttend | None
     ) -> tuple[torch.Tensor, ...]:
-        """Compute new tokens at the end of segments: hidden states (T, D) of each."""
+        """Compute new tokens at the end of segments; returns the hidden states (T, D) of each."""
         lengths = [len(ids) for _, ids in items]
         for segment, ids in items:
             self.pool.reserve(segment, len(ids))
@@ -244,9 +246,9 @@ class Body:
         return cos[positions], sin[positions]
 
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replace all weights by a copy of `state`; handles made before are stale and must be dropped by their holder.
+        """Replace all weights by a copy of `state`; earlier handles become stale, and their holders must drop them.
 
-        Without the copy, tensors that are used as they are would follow the trainer's next step by themselves.
+        Without the copy, tensors used as they are would change with the trainer's next step.
         """
         head = self.weights.head is not None
         own = {name: tensor.detach().clone() for name, tensor in state.items()}
@@ -256,8 +258,8 @@ class Body:
 def _batches(lengths: Sequence[int], pads_below: float) -> list[Parts]:
     """Parts of items to compute together, in order.
 
-    The items of a batch are of like length, so that padding at most doubles the work. Items that are so long on average
-    that they are not padded (`pads_below`) share a batch whatever their lengths: every batch reads all weights.
+    The items of a batch have similar lengths, so that padding at most doubles the work. Items whose mean length is too
+    large for padding (`pads_below`) share a batch at any lengths, since every batch reads all weights.
     """
     batches: list[Parts] = []
     shortest = tokens = 0
@@ -290,14 +292,14 @@ def load_body(
         folder: holds config.json and safetensors.
         device: "auto" (a GPU when there is one), "cpu", "cuda", ...
         dtype: "auto" (bf16 where the hardware multiplies it, else fp32), "bfloat16" or "float32".
-        max_context: a limit below the model's own.
+        max_context: a limit below the model's own, in tokens.
         head: also load the language-model head.
-        attention: that of `extend`, as for `Body`.
+        attention: as for `Body`.
         pad_rows: as for `Body`.
         steps: as for `Body`.
 
     Returns:
-        The body, and the folder's remaining tensors under their stored names (a scorer's own head, for one).
+        The body, and the folder's remaining tensors under their stored names, such as a scorer's own head.
 
     Raises:
         ConfigError: files are missing or the architecture is not one of the three families.
@@ -305,7 +307,7 @@ def load_body(
     path = Path(folder)
     config = read_config(path)
     if not supported(config):
-        raise ConfigError(f"{path}: model_type {config['model_type']!r} is not run by the torch core")
+        raise ConfigError(f"{path}: model_type {config['model_type']!r} is not supported by the torch core")
     dims = Dims.from_config(config)
     place = pick_device(device)
     state = read_tensors(path)
@@ -318,7 +320,7 @@ def load_body(
 
 
 def beside_body(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of a folder that are no body's: a scorer's own head, for one."""
+    """The tensors of a folder that are not part of the body, such as a scorer's own head."""
     return {name: tensor for name, tensor in state.items() if not _is_body(name)}
 
 

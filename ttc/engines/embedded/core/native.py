@@ -1,23 +1,25 @@
-"""What a step on a processor does between its matrix products, compiled by numba: norm, rotary, gate, paged attention.
+"""The operations of a layer besides its matrix products on a CPU, compiled by numba: norm, RoPE, gate, paged attention.
 
-torch runs these as some forty operations a layer, each of which costs more to call than to compute where tens of rows
-are decoded. Here each is one pass that rounds once. Arrays are numpy's; bf16 comes as uint16 (`array`). The kernels
-are generic in their sizes, so they are compiled once for a processor and a dtype and kept on disk (a few seconds the
-first time).
+torch runs these as some forty operations a layer, each of which costs more to call than to compute with tens of rows.
+Here each is one pass that rounds once. Arrays are numpy's; bf16 is passed as uint16 (`array`). The kernels are generic
+in their sizes, so they are compiled once per processor and dtype and cached on disk (a few seconds the first time).
 
-`attend` goes over a row's keys and keeps their sums as it goes (online softmax: Milakov and Gimelshein 2018, arXiv
-1805.02867; pages: Kwon et al. 2023, arXiv 2309.06180), from where `attend_together` or `join` left what many rows read
-together. Pages lie as in `pool`: keys with the positions last, so that scores of neighbouring positions fill a
-register. What it reads next is fetched while it computes, since pages lie anywhere.
+`attend` iterates over a row's keys with running sums (online softmax: Milakov and Gimelshein 2018, arXiv 1805.02867;
+pages: Kwon et al. 2023, arXiv 2309.06180), starting from the partial sums that `attend_together` or `join` left for
+shared keys. Pages are laid out as in `pool`: keys with the positions last, so that the scores of neighbouring positions
+fill a register. The next page is prefetched during the computation, since pages lie anywhere in memory.
 
 `attend_together` does the same for a tile of queries, which multiply each key that was loaded once (FlashAttention, Dao
-et al. 2022, arXiv 2205.14135). In bf16 it multiplies pairs where the processor has AVX-512 BF16; shares are rounded to
-bf16 for that, as on GPUs.
+et al. 2022, arXiv 2205.14135). In bf16 it multiplies pairs where the processor has AVX-512 BF16; softmax weights are
+rounded to bf16 for that, as on GPUs.
 
-All of it is one file, since what numba keeps on disk is compiled anew where the file of a kernel has changed, not where
-another has.
+All kernels are in one file, since numba recompiles a cached kernel when its own file changes, but not when a file that
+it calls into changes.
 
 Rows are split over threads by `parallel_rows`. Left out: fp16 and sliding windows.
+
+Names: `shares` are unnormalised softmax weights, `peaks` running maxima, `masses` running sums of weights, and `fades`
+the factors that rescale earlier sums to a new maximum.
 """
 
 from __future__ import annotations
@@ -58,23 +60,23 @@ __all__ = [
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BLOCK = 256
-"""Tokens whose weights are summed first, in `draw`."""
+"""Block size of the first level of sums in `draw`, in tokens."""
 _LOW, _HIGH = np.float32(-87.0), np.float32(88.0)
 _ZERO, _ONE, _HALF, _HIDDEN = np.float32(0), np.float32(1), np.float32(0.5), np.float32(-1e30)
 _LEAST = np.float32(1e-38)
-"""Below every weight but 0."""
+"""Smaller than every positive weight."""
 
 
 _MATH = {"reassoc", "contract", "arcp", "nsz"}
-"""Sums in any order, and no more: NaN stays NaN."""
+"""Fast-math flags: sums in any order, but NaN is preserved."""
 
 
 _GRAIN = 1 << 15
-"""Numbers that a thread is worth, as torch has it."""
+"""Fewest numbers worth a thread, as in torch."""
 _HEADS, _SIZE = 4, 256
-"""Query heads that one pass over a sheet serves at most, and the largest head size."""
+"""Most query heads that one pass over a sheet computes, and the largest head size."""
 _RUNS = 8
-"""Runs whose scores become shares together, which takes hardly longer than for one."""
+"""Runs whose scores are turned into softmax weights together, which takes little longer than for one run."""
 _WIDTH = _RUNS * SHEET
 _TILE = 12
 """Queries that read the same keys at once: with two registers of keys for each, all sums stay in registers."""
@@ -84,21 +86,21 @@ _VECTOR, _INTS = ir.VectorType(_FLOAT, SHEET), ir.VectorType(_INT, SHEET)
 
 
 def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The memory of a tensor as the kernels take it; bf16 as uint16."""
+    """The memory of a tensor as a numpy array for the kernels; bf16 as uint16."""
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def serves(head_dim: int) -> bool:
-    """Whether `attend` takes heads of this size."""
+    """Whether `attend` supports this head size."""
     return head_dim % SHEET == 0 and head_dim <= _SIZE
 
 
 def _compiled(function: F) -> F:
-    """Compile at the first call, without the interpreter's lock; kept on disk where a folder for it can be written."""
+    """Compile at the first call, without the GIL; cached on disk where a writable cache folder exists."""
     options: dict[str, Any] = {"nogil": True, "fastmath": _MATH, "error_model": "numpy"}
     try:
         compiled: F = njit(cache=True, **options)(function)
-    except RuntimeError:  # numba found no such folder
+    except RuntimeError:  # numba has no writable cache folder
         compiled = njit(**options)(function)
     return compiled
 
@@ -108,22 +110,22 @@ def _inlined(function: F) -> F:
     return compiled
 
 
-# -- written in LLVM, since numba has no words for it: numbers in memory and in registers, and the stack ---------------
+# -- in LLVM IR, since numba cannot express it: typed memory access, vector registers, the stack -----------------------
 @intrinsic  # type: ignore[untyped-decorator]
 def _float_of(context: Any, bits: Any) -> Any:
-    """The fp32 number of 32 bits."""
+    """Reinterpret 32 bits as an fp32 number."""
     return types.float32(types.uint32), lambda _, builder, __, args: builder.bitcast(args[0], ir.FloatType())
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _bits_of(context: Any, number: Any) -> Any:
-    """The 32 bits of an fp32 number."""
+    """Reinterpret an fp32 number as 32 bits."""
     return types.int32(types.float32), lambda _, builder, __, args: builder.bitcast(args[0], ir.IntType(32))
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _wide(context: Any, x: Any) -> Any:
-    """The fp32 number that is stored as `x`."""
+    """Convert a stored number (fp32, or bf16 as uint16) to fp32."""
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
         if x != types.uint16:
@@ -135,7 +137,7 @@ def _wide(context: Any, x: Any) -> Any:
 
 
 def _rounded(builder: Any, number: Any) -> Any:
-    """The fp32 number as bf16, rounded to the nearest."""
+    """Convert fp32 to bf16, rounded to the nearest."""
     bits = builder.bitcast(number, _INT)
     last = builder.and_(builder.lshr(bits, _INT(16)), _INT(1))
     half = builder.add(last, _INT(0x7FFF))
@@ -144,7 +146,7 @@ def _rounded(builder: Any, number: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _stored(context: Any, x: Any, like: Any) -> Any:
-    """The fp32 number `x` as it is stored in arrays such as `like`, rounded to the nearest."""
+    """Convert the fp32 number `x` to the dtype of the array `like`, rounded to the nearest."""
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
         return _rounded(builder, args[0]) if like.dtype == types.uint16 else args[0]
@@ -153,7 +155,7 @@ def _stored(context: Any, x: Any, like: Any) -> Any:
 
 
 def _stack(count: int, kind: Any = _FLOAT) -> Any:
-    """A function that gives room for `count` numbers on its caller's stack, which no array can overlap."""
+    """A function that allocates `count` numbers on its caller's stack, which cannot alias any array."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def numbers(context: Any) -> Any:
@@ -167,7 +169,7 @@ def _stack(count: int, kind: Any = _FLOAT) -> Any:
 
 
 def _read(builder: Any, place: Any) -> Any:
-    """SHEET stored numbers from `place` on, in a register."""
+    """Load SHEET stored numbers from `place` on into a register."""
     kind = place.type.pointee
     vector = builder.load(
         builder.bitcast(place, ir.VectorType(kind, SHEET).as_pointer()), align=2 if kind == _SHORT else 4
@@ -179,28 +181,28 @@ def _read(builder: Any, place: Any) -> Any:
 
 
 def _splat(builder: Any, place: Any) -> Any:
-    """One fp32 number in all places of a register."""
+    """Broadcast one fp32 number to all lanes of a register."""
     nothing = ir.Constant(_VECTOR, ir.Undefined)
     one = builder.insert_element(nothing, builder.load(place), _INT(0))
     return builder.shuffle_vector(one, nothing, ir.Constant(_INTS, [0] * SHEET))
 
 
 def _fetch(builder: Any, place: Any) -> None:
-    """Have what is at `place` brought to the processor's cache, while other work goes on."""
+    """Prefetch the cache line at `place`."""
     pointer = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, _INT, _INT, _INT])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    builder.call(prefetch, [builder.bitcast(place, pointer), *map(_INT, (0, 3, 1))])  # to read, soon, no code
+    builder.call(prefetch, [builder.bitcast(place, pointer), *map(_INT, (0, 3, 1))])  # read, high locality, data
 
 
 def _sum_of_products(
     builder: Any, count: Any, stored: Any, ahead: Any, stride: Any, factors: Any, width: int, heads: int
 ) -> list[Any]:
-    """For each of `heads`: sum over i < count, rounded up to even, of factors[head, i] stored[i stride : + SHEET].
+    """For each of `heads`: the sum over i < count (rounded up to even) of factors[head, i] stored[i stride : + SHEET].
 
-    `factors` have `width` to a head. Two sums take turns, so that none waits for itself. What lies at `ahead`, as all
-    this does at `stored`, is fetched between the sums: the processor itself looks ahead no further than a page of the
-    system, and it would stop at a burst of fetches.
+    `factors` have `width` numbers per head. Two sums alternate, so that neither waits for its own result. The memory at
+    `ahead`, as much as is read from `stored`, is prefetched between the sums: the hardware prefetcher does not look
+    beyond one system page, and a burst of prefetches would stall it.
     """
     sums = [cgutils.alloca_once(builder, _VECTOR) for _ in range(2 * heads)]
     for place in sums:
@@ -221,7 +223,7 @@ def _sum_of_products(
 
 
 def _page_scores(heads: int) -> Any:
-    """scores[head, to : + SHEET] = query[head] keys, for a sheet of keys (D, SHEET); fetches its values."""
+    """scores[head, to : + SHEET] = query[head] keys, for a sheet of keys (D, SHEET); prefetches its values."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def function(context: Any, keys: Any, values: Any, at: Any, size: Any, query: Any, to: Any, scores: Any) -> Any:
@@ -244,7 +246,7 @@ def _page_scores(heads: int) -> Any:
 
 
 def _page_values(heads: int) -> Any:
-    """total[head] += scores[head, to + first : + count] values, for positions of a sheet (SHEET, D); fetches keys."""
+    """total[head] += scores[head, to + first : + count] values, for a sheet's positions (SHEET, D); prefetches keys."""
 
     @intrinsic  # type: ignore[untyped-decorator]
     def function(
@@ -285,7 +287,7 @@ def _page_values(heads: int) -> Any:
 
 
 class _BF16(ir.Type):  # type: ignore[misc]
-    """LLVM's name of bf16, which llvmlite has not."""
+    """LLVM's bf16 type, which llvmlite lacks."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -298,10 +300,10 @@ class _BF16(ir.Type):  # type: ignore[misc]
 
 
 class _Products:
-    """Sums of products for a tile of queries: of fp32 numbers, or of pairs of bf16 where the processor has these.
+    """Sums of products for a tile of queries: of fp32 numbers, or of bf16 pairs where the processor supports them.
 
-    A factor that belongs to one query meets numbers of SHEET positions (or places of a head). `step` of them are summed
-    at once; those of stored numbers lie one after another in `factors`.
+    A factor of one query is multiplied with SHEET positions (or SHEET elements of a head). `step` factors are summed at
+    once; for stored bf16 numbers they are adjacent in `factors`.
     """
 
     _WORDS = ir.VectorType(_SHORT, 2 * SHEET)
@@ -316,11 +318,11 @@ class _Products:
         self.queries, self.vectors = (_TILE, 2) if has_wide else (_TILE // 2, 1)  # whose sums registers hold
 
     def factors(self, buffer: Any) -> Any:
-        """The place of factors that `_lay` wrote."""
+        """The address of factors that `_lay` wrote."""
         return self._builder.bitcast(buffer, _SHORT.as_pointer()) if self.pairs else buffer
 
     def sums(self) -> list[list[Any]]:
-        """Room for the sums of each query, all of it in registers."""
+        """Accumulators for each query, all in registers."""
         return [[cgutils.alloca_once(self._builder, _VECTOR) for _ in range(self.vectors)] for _ in range(self.queries)]
 
     def positions(self, place: Any) -> Any:
@@ -331,7 +333,7 @@ class _Products:
         return self._joined(words, words, 0, SHEET)
 
     def places(self, place: Any, size: Any, count: int) -> list[Any]:
-        """From values (SHEET, size): of the next `step` positions the numbers of `count` times SHEET places."""
+        """From values (SHEET, size): `count` times SHEET elements of the next `step` positions."""
         builder = self._builder
         if not self.pairs:
             return [_read(builder, builder.gep(place, [_LONG(part * SHEET)])) for part in range(count)]
@@ -340,7 +342,7 @@ class _Products:
         return [self._joined(one, two, part * SHEET, (count + part) * SHEET) for part in range(count)]
 
     def add(self, sums: list[Any], factor: Any, vectors: list[Any]) -> None:
-        """Add to one query's sums its next `step` factors, which lie at `factor`, times `vectors`."""
+        """Add the products of one query's next `step` factors, stored at `factor`, with `vectors` to its sums."""
         builder = self._builder
         both = self._pair(factor) if self.pairs else _splat(builder, factor)
         for place, vector in zip(sums, vectors, strict=True):
@@ -358,7 +360,7 @@ class _Products:
         return self._builder.load(self._builder.bitcast(place, kind.as_pointer()), align=2)
 
     def _joined(self, one: Any, two: Any, first: int, second: int) -> Any:
-        """Pairs of a number of `one`, from `first` on, and one of `two`, from `second` on as if it came behind."""
+        """Interleave `one` from element `first` on with `two` from `second` on, counted from the end of `one`."""
         order = [place for j in range(SHEET) for place in (first + j, second + j)]
         words = self._builder.shuffle_vector(one, two, ir.Constant(ir.VectorType(_INT, 2 * SHEET), order))
         return self._builder.bitcast(words, self._PAIRS)
@@ -372,7 +374,7 @@ class _Products:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _lay(context: Any, buffer: Any, index: Any, number: Any, like: Any) -> Any:
-    """Write an fp32 number as factor `index` of a buffer, for products with stored numbers such as `like`."""
+    """Write an fp32 number as factor `index` of a buffer, for products with numbers stored like `like`."""
 
     def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
         buffer, index, number = args[:3]
@@ -432,7 +434,7 @@ def _tile_values(
 ) -> Any:
     """total[n] = fades[n] total[n] + shares[n] values, for each query of a tile and the sheets at `sheets`.
 
-    Of each sheet `counts` positions from `starts` on, both even, are read.
+    Reads `counts` positions of each sheet from `starts` on; both are even.
     """
 
     def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
@@ -441,7 +443,7 @@ def _tile_values(
         data, factors = ctx.make_array(values)(ctx, builder, args[0]).data, products.factors(shares)
 
         def add(start: Any, count: int, first: int) -> None:
-            """Places of a head from `start` on, `count` registers of them, for a part of the queries."""
+            """Add `count` registers of a head's elements from `start` on, for some of the queries."""
             sums = [own[:count] for own in products.sums()]
             ends = [
                 [builder.gep(total, [builder.add(start, _LONG(n * _SIZE + part * SHEET))]) for part in range(count)]
@@ -498,12 +500,12 @@ class _Rows:
         self._parallel: Callable[..., None] | None = None
 
     def __call__(self, rows: int, numbers: int, *work: Any) -> None:
-        """Compute `rows` rows, which read and write about so many numbers."""
+        """Compute `rows` rows, which read and write about `numbers` numbers in total."""
         threads = min(torch.get_num_threads(), rows, numbers // _GRAIN)
         if threads < 2:
             self._kernel(0, rows, *work)
             return
-        if self._parallel is None:  # most processes compute with one thread, and need none of it
+        if self._parallel is None:  # imported only by processes with several threads
             from ttc.engines.embedded.core.parallel_rows import ParallelRows
 
             self._parallel = ParallelRows(self._kernel)
@@ -541,7 +543,7 @@ def _add(
 
 @_inlined
 def _hide(scores: Any, begin: int, count: int) -> None:
-    """Leave of the scores (heads, SHEET) of a sheet those of `count` positions from `begin` on."""
+    """Mask the scores (heads, SHEET) of a sheet outside `count` positions from `begin` on."""
     for g in range(len(scores)):
         for t in range(SHEET):
             if (t < begin) | (t >= begin + count):
@@ -552,7 +554,7 @@ def _hide(scores: Any, begin: int, count: int) -> None:
 def _open(
     q: Any, seed: Any, totals: Any, rows: Any, heads: Any, like: Any, query: Any, peaks: Any, masses: Any, total: Any
 ) -> None:
-    """Lay the queries of a tile as factors, and begin with what their rows have read before."""
+    """Write the queries of a tile as factors, and load the partial sums of their rows."""
     for n in range(_TILE):
         row, head = rows[n], heads[n]
         peaks[n] = seed[row, head]
@@ -565,7 +567,7 @@ def _open(
 
 @_inlined
 def _weigh(count: int, scores: Any, like: Any, shares: Any, peaks: Any, masses: Any, fades: Any) -> None:
-    """Lay shares for `count` scores of each query as factors; `fades` is what becomes of all before them."""
+    """Write the softmax weights of `count` scores per query as factors; `fades` rescales earlier sums."""
     for n in range(_TILE):
         before, mass = peaks[n], _ZERO
         peak = max(before, _highest(scores[n, :count]))
@@ -580,7 +582,7 @@ def _weigh(count: int, scores: Any, like: Any, shares: Any, peaks: Any, masses: 
 # -- the kernels -------------------------------------------------------------------------------------------------------
 @_inlined
 def _exp(x: Any) -> Any:
-    """Exp of an fp32 number to its last bits, in operations that fill registers (the polynomial is Cephes')."""
+    """Exp of an fp32 number, accurate to the last bits, in vectorisable operations (Cephes' polynomial)."""
     x = min(max(x, _LOW), _HIGH)
     n = np.floor(x * np.float32(1.44269504) + _HALF)
     r = x - n * np.float32(0.693359375) + n * np.float32(2.12194440e-4)
@@ -596,13 +598,13 @@ def _exp(x: Any) -> Any:
 
 @_inlined
 def _ordered(bits: Any) -> Any:
-    """Of the bits of a float an integer in the order of the floats; and back."""
+    """Map the bits of a float to an integer of the same order, and back."""
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 @_inlined
 def _highest(row: Any) -> Any:
-    """The highest of stored numbers, compared as integers of the same order: the compiler finds that maximum."""
+    """The maximum of stored numbers, compared as ordered integers, which the compiler vectorises."""
     peak = np.int32(-0x7FFFFFFF)
     for j in range(len(row)):
         peak = max(peak, _ordered(_bits_of(_wide(row[j]))))
@@ -611,18 +613,18 @@ def _highest(row: Any) -> Any:
 
 @_inlined
 def _weight(logit: Any, peak: Any, inverse: Any) -> Any:
-    """What a stored logit weighs beside `peak`, the highest: in [0, 1]."""
+    """Sampling weight in [0, 1] of a stored logit relative to `peak`, the highest."""
     score = (_wide(logit) - peak) * inverse
     return _exp(score) if score >= _LOW else _ZERO
 
 
 @_compiled
 def _least(weights: Any, count: int, goal: Any, low: Any, by_mass: bool) -> Any:
-    """The largest t, `low` or above, with `goal` at t and above: of the mass of `count` weights, or of their number.
+    """The largest t >= `low` for which the weights >= t have a sum (`by_mass`), or else a number, of at least `goal`.
 
-    Both fall with t, so it is searched among the bit patterns of fp32: no sort.
+    Both decrease with t, so a binary search over the bit patterns of fp32 replaces a sort.
     """
-    at, above = _bits_of(low), np.int32(0x3F900000)  # 1.125: no weight is as large
+    at, above = _bits_of(low), np.int32(0x3F900000)  # 1.125: above every weight
     while above - at > 1:
         middle = (at + above) >> np.int32(1)
         pivot = _float_of(np.uint32(middle))
@@ -639,26 +641,26 @@ def _least(weights: Any, count: int, goal: Any, low: Any, by_mass: bool) -> Any:
 
 @_compiled
 def _bound(crests: Any, total: Any, vocab: int, top_k: int, top_p: Any, min_p: Any) -> Any:
-    """A weight below which surely nothing is kept, from each block's highest and the whole mass; above 0."""
+    """A lower bound > 0 on the weights that the filters keep, from each block's maximum and the total."""
     least = min_p
     if top_k:
         count = len(crests)
         least = _least(crests, count, np.float64(top_k), _ZERO, False) if top_k <= count else _ZERO
     elif top_p < _ONE:
-        least = np.float32(0.999 * (1.0 - top_p) * total / vocab)  # all below it have less than is left out
+        least = np.float32(0.999 * (1.0 - top_p) * total / vocab)  # all below sum to less than top-p excludes
     return max(least, _LEAST)
 
 
 @_compiled
 def _cut(weights: Any, ids: Any, count: int, total: Any, top_k: int, top_p: Any, min_p: Any) -> Any:
-    """Move what top-k, then top-p, then min-p keep to the front; returns how many that are, and their mass.
+    """Move the weights that pass top-k, top-p and min-p to the front; returns their number and their sum.
 
-    `count` weights, and their ids, hold all that may be kept; `total` is all mass.
+    `count` weights, with their ids, contain all that may pass; `total` is the sum over the whole vocabulary.
     """
     low, mass = _ZERO, total
     if top_k:
         low = _least(weights, count, np.float64(top_k), _ZERO, False)
-        mass, rest = 0.0, top_k  # of exactly k tokens: those above the last, and as many of its weight as are missing
+        mass, rest = 0.0, top_k  # exactly k tokens: those above the threshold, and as many tied with it as are missing
         for j in range(count):
             if weights[j] > low:
                 mass += weights[j]
@@ -666,7 +668,7 @@ def _cut(weights: Any, ids: Any, count: int, total: Any, top_k: int, top_p: Any,
         mass += rest * low
     if top_p < _ONE:
         low = _least(weights, count, top_p * mass, low, True)
-    low = max(low, min_p)  # the highest weighs 1
+    low = max(low, min_p)  # the highest weight is 1
     size, mass = 0, 0.0
     for j in range(count):
         if weights[j] >= low:
@@ -682,19 +684,19 @@ def draw(
     start: int, stop: int, logits: Any, inverse: Any, top_k: Any, top_p: Any, min_p: Any, shares: Any, edges: Any,
     tokens: Any
 ) -> None:  # fmt: skip
-    """A token for each row of logits (B, V) by inverse CDF: blocks first, then inside one.
+    """Sample a token for each row of logits (B, V) by inverse CDF: first the block, then the token in it.
 
     Args:
         start: the first row.
-        stop: the row behind the last.
-        logits: bf16 or fp32; what is -inf is never drawn.
-        inverse: (B) fp32, of temperatures; 0 for the first of the likeliest.
+        stop: the row after the last.
+        logits: bf16 or fp32; tokens at -inf are never drawn.
+        inverse: (B) fp32, 1 / temperature; 0 takes the first of the likeliest tokens.
         top_k: (B), 0 is off.
         top_p: (B) fp32, 1 is off.
         min_p: (B) fp32, 0 is off.
-        shares: (B) fp64, uniform numbers.
+        shares: (B) fp64, uniform random numbers.
         edges: (B, blocks of 256 tokens) fp64, scratch.
-        tokens: (B), what is drawn.
+        tokens: (B), output.
     """
     vocab, num_blocks = logits.shape[1], edges.shape[1]
     crests, weights, ids = np.empty(num_blocks, np.float32), np.empty(vocab, np.float32), np.empty(vocab, np.int32)
@@ -758,7 +760,7 @@ def lower(logits: Any, ids: Any, counts: Any, factor: float, once: float, each: 
 @_Rows
 @_compiled
 def survey(start: int, stop: int, logits: Any, tokens: Any, logprobs: Any, certainty: Any) -> None:
-    """Of each row of logits (B, V): the log-probability of its token, and KL(uniform || model), in nats."""
+    """For each row of logits (B, V): the log-probability of its token, and KL(uniform || model), in nats."""
     for i in range(start, stop):
         row = logits[i]
         total: Any = 0.0
@@ -795,7 +797,7 @@ def norm(start: int, stop: int, x: Any, weight: Any, eps: float, out: Any) -> No
 @_Rows
 @_compiled
 def gate(start: int, stop: int, both: Any, out: Any) -> None:
-    """Silu of the first half of each row times the second: both (T, 2 I) -> out (T, I)."""
+    """SiLU of the first half of each row times the second half: both (T, 2 I) -> out (T, I)."""
     width = out.shape[1]
     for i in range(start, stop):
         for d in range(width):
@@ -808,10 +810,10 @@ def gate(start: int, stop: int, both: Any, out: Any) -> None:
 def turn(
     start: int, stop: int, qkv: Any, weight: Any, eps: float, cos: Any, sin: Any, scale: float, q: Any, k: Any, v: Any
 ) -> None:
-    """Heads of one product apart: q (T, heads, D) turned and scaled, k (T, kv heads, D) turned, v as it is.
+    """Split one product into heads: q (T, heads, D) rotated and scaled, k (T, kv heads, D) rotated, v unchanged.
 
-    qkv (T, heads + 2 kv heads, D), cos and sin (T, D) with its sign, weight (heads + kv heads, D) of a norm of every
-    head, or nothing (0, D).
+    qkv (T, heads + 2 kv heads, D); cos and sin (T, D), signed for the two halves; weight (heads + kv heads, D) of a
+    norm per head, or empty (0, D).
     """
     size, heads, others = q.shape[2], q.shape[1], k.shape[1]
     half = size // 2
@@ -841,7 +843,7 @@ def turn(
 @_Rows
 @_compiled
 def store(start: int, stop: int, k: Any, v: Any, sheets: Any, offsets: Any, keys: Any, values: Any) -> None:
-    """Write the keys and values (T, kv heads, D) of new tokens to their places in a layer of a shelf."""
+    """Write the keys and values (T, kv heads, D) of new tokens to their slots in one layer of a shelf."""
     for i in range(start, stop):
         sheet, offset = sheets[i], offsets[i]
         for h in range(k.shape[1]):
@@ -853,7 +855,7 @@ def store(start: int, stop: int, k: Any, v: Any, sheets: Any, offsets: Any, keys
 
 @_compiled
 def load(keys: Any, values: Any, sheets: Any, offsets: Any, places: Any, k: Any, v: Any) -> None:
-    """Read keys and values of a layer of a shelf into rows `places` of k and v (T, kv heads, D)."""
+    """Read keys and values of one layer of a shelf into rows `places` of k and v (T, kv heads, D)."""
     for i in range(len(sheets)):
         sheet, offset, place = sheets[i], offsets[i], places[i]
         for h in range(k.shape[1]):
@@ -865,7 +867,7 @@ def load(keys: Any, values: Any, sheets: Any, offsets: Any, places: Any, k: Any,
 
 @_compiled
 def move(keys: Any, values: Any, sources: Any, targets: Any) -> None:
-    """Copy tokens from place to place (page times positions of a page, and the position) in all layers of a shelf."""
+    """Copy tokens from slot to slot (page * page size + position) in all layers of a shelf."""
     layers, _, heads, width, size = keys.shape
     for layer in range(layers):
         for i in range(len(sources)):
@@ -884,21 +886,21 @@ def attend(
     start: int, stop: int, q: Any, keys: Any, values: Any, slots: Any, counts: Any, firsts: Any, lasts: Any, seed: Any,
     totals: Any, out: Any
 ) -> None:  # fmt: skip
-    """Attention of one new token of each row over the runs of positions that it reads, none of which leaves a sheet.
+    """Attention of one new token per row over the runs of positions that it reads; no run crosses a sheet boundary.
 
     Args:
         start: the first row.
-        stop: the row behind the last.
+        stop: the row after the last.
         q: (rows, heads, D), scaled.
-        keys: (sheets, kv heads, D, SHEET), a layer of a shelf.
+        keys: (sheets, kv heads, D, SHEET), one layer of a shelf.
         values: (sheets, kv heads, SHEET, D).
-        slots: where each run begins (see `Shelf`); of all rows, one row after another.
-        counts: positions of each.
-        firsts: (rows) where a row's runs begin.
-        lasts: (rows) where they end.
-        seed: (rows, heads) fp32, logarithm of the sum of exp(score) over keys that were read before; -1e30: of none.
+        slots: first slot of each run (see `Shelf`), concatenated over rows.
+        counts: number of positions of each run.
+        firsts: (rows), index of a row's first run.
+        lasts: (rows), index after its last run.
+        seed: (rows, heads) fp32, log-sum-exp of the scores of keys already processed; -1e30 for none.
         totals: (rows, heads, D) fp32, attention over those keys; not read where there are none.
-        out: (rows, heads, D).
+        out: (rows, heads, D), output.
     """
     scores_at, total_at, query_at = _scores(), _sums(), _queries()
     scores, total, query = (
@@ -946,7 +948,7 @@ def attend(
                             after = (slots[e + _RUNS + j] // SHEET * num_kv + h) * sheet
                         else:
                             after = (slots[min(firsts[then] + j, lasts[then] - 1)] // SHEET * num_kv + then_h) * sheet
-                        # values go in pairs; what is before the run has a share of nothing
+                        # values are read in pairs; the weight of a position before the run is 0
                         begin = slots[e + j] % SHEET & -2
                         count = slots[e + j] % SHEET + counts[e + j] - begin
                         _add(several, keys, values, at, after, size, begin, count, j * SHEET, scores_at, total_at)
@@ -961,24 +963,24 @@ def attend_together(
     start: int, stop: int, q: Any, keys: Any, values: Any, tiles: Any, first_rows: Any, rows: Any, limits: Any,
     slots: Any, counts: Any, firsts: Any, lasts: Any, seed: Any, totals: Any
 ) -> None:  # fmt: skip
-    """Attention of groups of rows over the runs that all rows of a group read, added to what they have read before.
+    """Attention of groups of rows over the runs that all rows of a group read, joined to their partial results.
 
     Args:
         start: the first tile.
-        stop: the tile behind the last.
+        stop: the tile after the last.
         q: (all rows, heads, D), scaled.
-        keys: (sheets, kv heads, D, SHEET), a layer of a shelf.
+        keys: (sheets, kv heads, D, SHEET), one layer of a shelf.
         values: (sheets, kv heads, SHEET, D).
-        tiles: (tiles, 2), a group, and which of its queries of a kv head comes first, by `tile_table`.
+        tiles: (tiles, 2), a group and its first query of a kv head, by `tile_table`.
         first_rows: (groups + 1), where a group's rows begin in `rows`.
-        rows: rows of q, no row twice in one call.
-        limits: for each of `rows`, how many of the group's positions it reads, at least one; rising in a group.
-        slots: where each run begins, of all groups, one after another.
-        counts: positions of each.
-        firsts: (groups) where a group's runs begin.
-        lasts: (groups) where they end.
-        seed: (all rows, heads) fp32, as for `attend`; changed.
-        totals: (all rows, heads, D) fp32, attention over all keys that a row has read; changed.
+        rows: rows of q; no row appears twice in one call.
+        limits: for each of `rows`, how many of the group's positions it reads, at least one; ascending in a group.
+        slots: first slot of each run, concatenated over groups.
+        counts: number of positions of each run.
+        firsts: (groups), index of a group's first run.
+        lasts: (groups), index after its last run.
+        seed: (all rows, heads) fp32, as for `attend`; updated.
+        totals: (all rows, heads, D) fp32, attention over all keys that a row has read; updated.
     """
     scores_at, shares_at, query_at, total_at = _tile_points(), _tile_shares(), _tile_queries(), _tile_sums()
     fades_at, places_at, starts_at, sizes_at = _tile_fades(), _run_places(), _run_starts(), _run_sizes()
@@ -989,12 +991,12 @@ def attend_together(
     places, starts, sizes = carray(places_at, _RUNS), carray(starts_at, _RUNS), carray(sizes_at, _RUNS)
     size, num_kv = q.shape[2], keys.shape[1]
     group = q.shape[1] // num_kv
-    for h in range(num_kv):  # outside, since all tiles of a group read the keys of a head, which a cache holds
+    for h in range(num_kv):  # outermost: all tiles of a group read the same keys, which stay in the cache
         for tile in range(start, stop):
             at, first = tiles[tile]
             query = first_rows[at] * group + first
             several = min(_TILE, first_rows[at + 1] * group - query)
-            for n in range(_TILE):  # what is too much repeats the last
+            for n in range(_TILE):  # lanes beyond the last query repeat it
                 index, g = divmod(query + min(n, several - 1), group)
                 own_rows[n], own_heads[n], own_limits[n] = rows[index], h * group + g, limits[index]
             _open(q, seed, totals, own_rows, own_heads, keys, query_at, peaks, masses, total)
@@ -1002,7 +1004,7 @@ def attend_together(
             while e < lasts[at] and seen < own_limits[_TILE - 1]:
                 runs = min(_RUNS, lasts[at] - e)
                 for j in range(runs):
-                    # values go in pairs, and none beside them is touched: what others wrote there may be no number
+                    # values are read in pairs; positions outside the run's pairs are not read, as they may contain NaN
                     begin, behind = slots[e + j] % SHEET, slots[e + j] % SHEET + counts[e + j]
                     places[j] = (slots[e + j] // SHEET * num_kv + h) * size * SHEET
                     starts[j], sizes[j] = begin & -2, (behind + 1 & -2) - (begin & -2)
@@ -1025,9 +1027,9 @@ def attend_together(
 
 
 def tile_table(num_rows: Sequence[int], group: int) -> np.ndarray[Any, Any]:
-    """The tiles of `attend_together` for groups of so many rows and `group` query heads to a kv head: (tiles, 2).
+    """The tiles of `attend_together` for groups of `num_rows` rows and `group` query heads per kv head: (tiles, 2).
 
-    Later rows of a prompt read more: neighbouring tiles go to different threads.
+    Later rows of a prompt read more, so neighbouring tiles go to different threads.
     """
     tiles = [(at, first) for at, count in enumerate(num_rows) for first in range(0, count * group, _TILE)]
     threads = torch.get_num_threads()
@@ -1036,14 +1038,14 @@ def tile_table(num_rows: Sequence[int], group: int) -> np.ndarray[Any, Any]:
 
 @_compiled
 def join(part: Any, weight: Any, rows: Any, seed: Any, totals: Any) -> None:
-    """Join attention over some keys to what `rows` have of others already.
+    """Join the attention over some keys to the partial results of `rows`.
 
     Args:
         part: (kv heads, len(rows) * group, D), attention of a kv head's query heads, row by row.
-        weight: (kv heads, len(rows) * group) fp32, logarithm of the sum of exp(score) that it stands for.
-        rows: those that read them.
-        seed: (all rows, heads), as for `attend`; -1e30 where there is nothing yet.
-        totals: (all rows, heads, D), as for `attend`.
+        weight: (kv heads, len(rows) * group) fp32, log-sum-exp of the scores behind `part`.
+        rows: the rows that read these keys.
+        seed: (all rows, heads), as for `attend`; -1e30 for none; updated.
+        totals: (all rows, heads, D), as for `attend`; updated.
     """
     num_kv, size = part.shape[0], part.shape[2]
     group = part.shape[1] // len(rows)
@@ -1063,7 +1065,7 @@ def join(part: Any, weight: Any, rows: Any, seed: Any, totals: Any) -> None:
 
 
 class NativeOps:
-    """What a layer does between its products (`model.Between`)."""
+    """`model.Between` with the kernels of this module."""
 
     def __init__(self, dims: Dims) -> None:
         self._dims, self._scale = dims, dims.head_dim**-0.5

@@ -1,13 +1,13 @@
 """One decoding step for many branches of a forest, on a CPU with compiled kernels.
 
 Every live branch is a row, whose context is a chain of segments. Long segments that many rows read are attended once
-for all of them (the sharing of Hydragen, Juravsky et al. 2024, arXiv 2402.05099, and DeFT, Yao et al. 2024, arXiv
+for all of them (prefix sharing as in Hydragen, Juravsky et al. 2024, arXiv 2402.05099, and DeFT, Yao et al. 2024, arXiv
 2404.00242): by torch's fused kernel, which uses the matrix units, or by a compiled one where torch's is slower
-(`Body.fuses`). All else is read row by row, and the two are joined by their log-sum-exp, which is exact. Short segments
-that few rows read stay in the processor's cache between them.
+(`Body.fuses`). The rest is read row by row, and the two parts are joined by their log-sum-exp, which is exact. Short
+segments, and those that few rows read, stay in the processor's cache between rows.
 
-Cost: for torch's kernel a copy of what is shared, for one layer at a time; a plan, made anew when rows come or go.
-Where numba is missing, `invariant` decodes, in torch.
+Cost: for torch's kernel, a copy of the shared keys and values, one layer at a time; a new plan when rows are added or
+removed. Without numba, `invariant` decodes, in torch.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["PagedDecoder"]
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 _WORTH = 4096
-"""Keys times their readers from which on keys that several rows read are attended together."""
+"""Product of keys and readers from which on shared keys are attended together."""
 _FEW = 4
-"""Fewer readers than this read for themselves."""
+"""Segments with fewer readers than this are read by each row for itself."""
 _SLACK = 4
-"""Pages that a row may open before a step is planned anew."""
+"""Pages that a row may open before a new plan is made."""
 
 
 class _Together(NamedTuple):
-    """Rows, and the runs that all of them read: first slots, and tokens of each."""
+    """Rows, and the runs that all of them read: first slots, and number of tokens of each."""
 
     rows: Numbers
     slots: Numbers
@@ -47,7 +47,7 @@ class _Together(NamedTuple):
 
 
 class _Fused:
-    """Attention over keys that rows read together, by torch's fused kernel: one layer's are copied in order."""
+    """Attention over shared keys by torch's fused kernel, which copies one layer's keys in order first."""
 
     def __init__(self, shared: _Together, dims: Dims, dtype: torch.dtype, kernels: ModuleType) -> None:
         slots = np.concatenate([np.arange(slot, slot + count) for slot, count in zip(*shared[1:], strict=True)])
@@ -58,7 +58,7 @@ class _Fused:
         self._keys, self._values = torch.empty(2, len(slots), dims.num_kv_heads, dims.head_dim, dtype=dtype)
 
     def __call__(self, q: torch.Tensor, layer: tuple[Any, Any], seed: Any, totals: Any) -> None:
-        """Add to `seed` and `totals` of `native.attend`."""
+        """Add to the partial results `seed` and `totals` of `native.attend`."""
         kernels = self._kernels
         kernels.load(*layer, *self._at, *map(kernels.array, (self._keys, self._values)))
         # (1, kv heads, rows * group, D), and (1, kv heads, keys, D)
@@ -69,7 +69,7 @@ class _Fused:
 
 
 class _InPlace:
-    """Attention over keys that rows read together, by a compiled kernel: they are read where they lie."""
+    """Attention over shared keys by a compiled kernel, which reads them in place."""
 
     def __init__(self, shared: _Together, dims: Dims, _: torch.dtype, kernels: ModuleType) -> None:
         rows, slots, counts = shared
@@ -79,14 +79,14 @@ class _InPlace:
         self._numbers = int(limits.sum()) * dims.num_heads * dims.head_dim
 
     def __call__(self, q: torch.Tensor, layer: tuple[Any, Any], seed: Any, totals: Any) -> None:
-        """Add to `seed` and `totals` of `native.attend`."""
+        """Add to the partial results `seed` and `totals` of `native.attend`."""
         kernels, tiles = self._kernels, self._tiles
         work = (kernels.array(q), *layer, tiles, *self._table, seed, totals)
         kernels.attend_together(len(tiles), self._numbers, *work)
 
 
 class _Table(NamedTuple):
-    """The runs of a chain that a row reads for itself: first slots, and tokens; `own` are its last segment's pages."""
+    """The runs of a chain that a row reads for itself: first slots and lengths; `own` are its last segment's pages."""
 
     above: _Table | None
     own: list[int]
@@ -100,7 +100,7 @@ _NOTHING = _Table(None, [], 0, 0, [], [])
 
 
 def _repeats(segment: Segment, apart: Collection[Segment]) -> int:
-    """How many tokens before a segment are read in its own page: none where several rows read some of them together."""
+    """Tokens before a segment that are read from its own first page; 0 where rows read some of them together."""
     part = segment.parent
     while apart and part is not None and part.end > segment.start - segment.repeats:
         if part in apart:
@@ -110,12 +110,12 @@ def _repeats(segment: Segment, apart: Collection[Segment]) -> int:
 
 
 def _follow(slots: list[int], counts: list[int], segment: Segment, repeats: int, length: int) -> None:
-    """Add the runs of a segment's first `length` tokens to those before it, the last tokens of which it `repeats`."""
+    """Append the runs of a segment's first `length` tokens; replaces the last `repeats` tokens before them."""
     rest = repeats
     while rest and counts[-1] <= rest:
         rest -= counts.pop()
         slots.pop()
-    if rest:  # what is before it lies in other pages than when these were repeated
+    if rest:  # the repeated tokens were stored in other runs than those listed here
         counts[-1] -= rest
     runs = segment.runs_of(-repeats, length)
     slots += runs[0]
@@ -123,10 +123,10 @@ def _follow(slots: list[int], counts: list[int], segment: Segment, repeats: int,
 
 
 def _table_of(segment: Segment, apart: Collection[Segment], tables: dict[Segment, _Table]) -> _Table:
-    """The table of a chain but for its segments `apart`; `tables` are those that this plan has looked at.
+    """The table of a chain without its segments `apart`; `tables` caches the segments this plan has visited.
 
-    Most rows stay from plan to plan and most of a chain with them, so that what was made before still holds: a segment
-    has the same pages as then, and what is above it as well.
+    Most rows, and most of each chain, stay from plan to plan, so an earlier table is reused while the segment has the
+    same pages and its parent the same table.
     """
     chain: list[Segment] = []
     part: Segment | None = segment
@@ -153,7 +153,7 @@ def _table_of(segment: Segment, apart: Collection[Segment], tables: dict[Segment
 
 
 def _may_share(segments: Sequence[Segment]) -> bool:
-    """Whether so many rows have keys in common that these might be worth reading together; mostly there are none."""
+    """Whether the rows have enough keys in common to be worth reading together; a quick check that mostly says no."""
     readers: dict[Segment, int] = {}
     for parent, count in Counter(segment.parent for segment in segments).items():
         part = parent
@@ -166,7 +166,7 @@ def _may_share(segments: Sequence[Segment]) -> bool:
 
 
 def _read_together(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Segment]]:
-    """What several rows read together: by the rows, the segments."""
+    """The segments that several rows read together, by those rows."""
     readers: dict[Segment, list[int]] = {}
     for row, segment in enumerate(segments):
         part = segment.parent
@@ -182,7 +182,7 @@ def _read_together(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Se
 
 
 class _Plan:
-    """Which runs each row reads for itself, what rows read together, and where each writes its next token."""
+    """Which runs each row reads for itself, which runs rows read together, and where each row writes its next token."""
 
     def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
         self._size = pool.shelf.size
@@ -209,7 +209,7 @@ class _Plan:
         self.sheets, self.offsets = last // SHEET, last % SHEET
 
     def advance(self) -> list[int] | None:
-        """Move every row one token further; returns the rows that need a page first (`open`), None: make a new plan."""
+        """Advance every row by one token; returns rows that first need a page (`open`), or None: make a new plan."""
         full: Numbers = np.flatnonzero((self.offsets + 1) % self._size == 0)
         if (self.lasts[full] == self._limit[full]).any():
             return None
@@ -237,7 +237,7 @@ def _tokens(parts: Sequence[Segment]) -> int:
 
 
 class PagedDecoder:
-    """The `Decoder` for CPUs; `kernels` is what `compute.native` gives."""
+    """The `Decoder` for CPUs; `kernels` is the result of `compute.native`."""
 
     def __init__(self, body: Body, kernels: ModuleType) -> None:
         self.body = body
@@ -272,7 +272,7 @@ class PagedDecoder:
         return hidden
 
     def _prepare(self) -> None:
-        """Bring the plan up to the next token of every row: the last plan one token further, or a new one."""
+        """Advance the plan to the next token of every row, or make a new plan."""
         pool = self.body.pool
         full = self._plan.advance() if self._plan is not None and self._version == pool.version else None
         if self._plan is not None and full is not None:
@@ -283,7 +283,7 @@ class PagedDecoder:
             self._plan_anew()
 
     def _plan_anew(self) -> None:
-        """Plan a step for the rows as they are, and make what it computes with."""
+        """Make a plan for the current rows, and the buffers that a step uses."""
         body, pool = self.body, self.body.pool
         for segment in self._segments:
             pool.reserve(segment, 1)
@@ -297,7 +297,7 @@ class PagedDecoder:
         self._out, self._written = out.view(self.num_rows, -1), self._kernels.array(out)
 
     def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """See `model.Attend`; the next layer overwrites what is returned."""
+        """See `model.Attend`; the next layer overwrites the returned tensor."""
         plan, kernels, at = self._plan, self._kernels, self._shelf.arrays(layer)
         if plan is None:
             raise RuntimeError("a step is planned before it is computed")
@@ -307,6 +307,6 @@ class PagedDecoder:
             for attend in self._shared:
                 attend(q, at, self._seed, self._totals)
         table = (plan.slots, plan.counts, plan.firsts, plan.lasts)
-        numbers = 2 * plan.slots.size * at[0][0].size  # keys and values of a sheet are as many
+        numbers = 2 * plan.slots.size * at[0][0].size  # as many keys as values in a sheet
         kernels.attend(len(q), numbers, kernels.array(q), *at, *table, self._seed, self._totals, self._written)
         return self._out

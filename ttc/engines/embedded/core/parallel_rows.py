@@ -1,9 +1,9 @@
 """A compiled kernel over rows, split over the threads that torch computes with.
 
-numba's own threads, or Python's, would fight with those of torch, which spin while they wait for its next product.
-GNU's OpenMP, which torch brings on Linux, takes any function (`GOMP_parallel`): one of numba's, here. Cost: a
-microsecond a call, and a second of compilation in a process that computes with several threads. Left out: macOS and
-Windows, where torch brings another OpenMP; there a kernel runs in one thread.
+Threads of numba or Python would compete with those of torch, which spin while they wait for its next product. GNU's
+OpenMP, which torch ships on Linux, runs any function in its threads (`GOMP_parallel`), including one compiled by numba.
+Cost: a microsecond a call, and a second of compilation in a process that computes with several threads. Left out: macOS
+and Windows, where torch ships another OpenMP; there a kernel runs in one thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INT, _LONG = ir.IntType(32), ir.IntType(64)
 
 
 class OpenMP(NamedTuple):
-    """Addresses of functions of the library whose threads torch computes with."""
+    """Addresses of functions of the OpenMP library that torch uses."""
 
     parallel: int
     thread: int
@@ -36,7 +36,7 @@ class OpenMP(NamedTuple):
 
 @functools.cache
 def openmp() -> OpenMP | None:
-    """That of this build of torch; None where it is another than GNU's."""
+    """Those of this build of torch; None where its OpenMP is not GNU's."""
     names = ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
     for path in (Path(torch.__file__).parent / "lib").glob("libgomp*"):
         library = ctypes.CDLL(str(path))
@@ -47,7 +47,7 @@ def openmp() -> OpenMP | None:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _in_threads(context: Any, parallel: Any, part: Any, threads: Any, work: Any) -> Any:
-    """GOMP_parallel(part, &work, threads, 0): every thread calls `part`; returns when all have."""
+    """GOMP_parallel(part, &work, threads, 0): every thread calls `part`; returns when all are done."""
 
     def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
         bytes_ = ir.IntType(8).as_pointer()
@@ -62,7 +62,7 @@ def _in_threads(context: Any, parallel: Any, part: Any, threads: Any, work: Any)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _int_from(context: Any, function: Any) -> Any:
-    """What a function without arguments at this address returns, an int."""
+    """Call the function without arguments at this address; returns its int."""
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
         pointer = builder.inttoptr(args[0], ir.FunctionType(_INT, []).as_pointer())
@@ -92,9 +92,9 @@ def _launch(parallel: Any, number: Any, count: Any, part: Any, threads: Any, row
 class ParallelRows:
     """A kernel(start, stop, *work) over rows, in the threads that torch computes with.
 
-    Its first argument is an array and tells the dtype. A launcher is compiled for fixed types, so that others are never
-    read wrongly: it refuses them, and they get one of their own. Compiled once in a process: numba would keep the part
-    of a thread on disk anew for every process.
+    The dtype is that of its first argument. A launcher is compiled for fixed argument types, so that no argument is
+    misread: it refuses others, for which another launcher is compiled. It is compiled once per process, since numba
+    would cache the function of a thread on disk anew for every process.
     """
 
     def __init__(self, kernel: Callable[..., None]) -> None:
@@ -102,7 +102,7 @@ class ParallelRows:
         self._launchers: dict[Any, tuple[Callable[..., None], Any]] = {}
 
     def __call__(self, threads: int, rows: int, *work: Any) -> None:
-        """Compute `rows` rows in as many threads."""
+        """Compute `rows` rows in `threads` threads."""
         library = openmp()
         if library is None:
             self._kernel(0, rows, *work)

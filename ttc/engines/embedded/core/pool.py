@@ -1,17 +1,17 @@
 """Keys and values in pages of one pool, owned by the segments of a forest of prefixes.
 
-A `Segment` is a run of tokens after another segment: all branches of a prompt point to the same segments, so a fork is
-a reference and copies nothing. Its keys and values lie in pages of the pool, as many as its tokens need, which go
-back to the pool the moment the last reference to it is dropped (after vLLM's paged cache, Kwon et al. 2023, arXiv
+A `Segment` is a run of tokens after another segment: all branches of a prompt refer to the same segments, so a fork is
+a reference and copies nothing. Its keys and values are stored in as many pages of the pool as its tokens need, and the
+pages return to the pool as soon as the last reference is dropped (after vLLM's paged cache, Kwon et al. 2023, arXiv
 2309.06180, with the radix tree of Zheng et al. 2023, arXiv 2312.07104, in `cache`).
 
-Pages lie on a `Shelf`, side by side on sheets: within a sheet, keys lie with the positions last and values with the
-head last, so that a product over a sheet runs along its memory. A page fills its sheet, but where segments are so short
-that half a page for each would be much (`STEP_PAGE`). A shelf grows by doubling, and memory that no page has used is
-only address space; what free pages have used goes back to the system when it is more than an eighth of what may be in
-use (`PagePool.return_memory`). Where copies are cheap, a segment repeats in its first page what the last page before it
-holds, if that is not much, so that a chain of short segments is read in fewer pages. Cost: on average half a page for
-each segment. Left out: pages that two segments share.
+A `Shelf` stores pages side by side in sheets of 16 positions. Within a sheet, keys have the positions last and values
+the head dimension last, so that a product over a sheet reads contiguous memory. A page is a whole sheet, except where
+segments are so short that half a page for each would waste memory (`STEP_PAGE`). A shelf grows by doubling, and unused
+pages only occupy address space; memory of freed pages returns to the system when it exceeds an eighth of what may be in
+use (`PagePool.return_memory`). Where copies are cheap, a segment repeats the content of the page before it in its first
+page, if that is short, so that a chain of short segments is read in fewer pages. Cost: on average half a page per
+segment. Left out: pages shared by two segments.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ __all__ = ["PAGE", "SHEET", "STEP_PAGE", "PagePool", "Segment", "Shelf"]
 Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 SHEET = 16
-"""Positions that lie side by side: kernels take as many in a register."""
+"""Positions stored side by side, as many as kernels load into a register."""
 PAGE = SHEET
-"""Tokens of a page where nothing else is asked for."""
+"""Default page size in tokens."""
 STEP_PAGE = 4
-"""Tokens of a page where a segment is a step of a few tokens."""
+"""Page size in tokens where a segment is a step of a few tokens."""
 _REPEATED = SHEET // 2
-"""Most tokens that a segment repeats: more would cost more memory than reading them beside its own saves time."""
+"""Most tokens that a segment repeats: beyond this the memory costs more than the faster reading gains."""
 
 _HUGE = 1 << 22
-"""Bytes from which huge pages of the system pay, as numpy has it."""
+"""Bytes from which the system's huge pages pay off, as in numpy."""
 
 
 class Segment:
     """Keys and values of the tokens at absolute positions [start, end), after `parent`.
 
-    What a chain of segments says of a position never changes; how it is cut into segments may, since the prefix tree
-    splits them in place. Only the last segment of a chain grows.
+    The content of a chain at a position never changes; its division into segments may, since the prefix tree splits
+    them in place. Only the last segment of a chain grows.
     """
 
     __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "repeats", "start", "table")
@@ -61,15 +61,15 @@ class Segment:
         self.length = 0
         self.pages: list[int] = []
         self.repeats = 0
-        """Tokens before `start` that its first page repeats, so that who reads it need not read the page before."""
+        """Tokens before `start` that its first page repeats, so that readers can skip the page before."""
         self.num_children = 0
         self.table: object = None
-        """What a decoder has made of the chain, for its next plan."""
+        """Cached by a decoder for its next plan."""
         if parent is not None:
             parent.num_children += 1
 
     def __del__(self) -> None:
-        """Give the pages back; may run in any thread."""
+        """Return the pages; may run in any thread."""
         if self.parent is not None:
             self.parent.num_children -= 1
         if self.pages:
@@ -90,7 +90,7 @@ class Segment:
         return segments[::-1]
 
     def upto(self, end: int) -> Segment | None:
-        """The first `end` tokens of this chain: shared up to the segment that `end` cuts, whose own are copied."""
+        """The first `end` tokens of this chain: whole segments are shared, the cut one is copied up to it."""
         segment: Segment | None = self
         while segment is not None and segment.start >= end:
             segment = segment.parent
@@ -99,7 +99,7 @@ class Segment:
         return self.pool.copy(segment, segment.start, end, segment.parent)
 
     def after(self, parent: Segment | None) -> Segment:
-        """The tokens of this chain beyond `parent`, which is its beginning, as one segment after `parent`."""
+        """The tokens of this chain after `parent`, which covers its beginning, as one segment after `parent`."""
         start = parent.end if parent is not None else 0
         if self.start == start:
             self.adopt(parent)
@@ -107,9 +107,9 @@ class Segment:
         return self.pool.copy(self, start, self.end, parent)
 
     def runs_of(self, first: int, last: int) -> tuple[list[int], list[int]]:
-        """Where its own tokens [first, last) lie, in runs that leave no sheet: first slots, and tokens of each.
+        """The runs that hold its own tokens [first, last), none across a sheet boundary: first slots, and lengths.
 
-        Those that it repeats are its own tokens from -`repeats` on.
+        Repeated tokens have negative indices, from -`repeats` on.
         """
         size = self.pool.shelf.size
         first, last = first + self.repeats, last + self.repeats
@@ -128,7 +128,7 @@ class Segment:
         return slots, counts
 
     def adopt(self, parent: Segment | None) -> None:
-        """Follow `parent`, which says what the present parent says; what that held may be free from now on."""
+        """Replace the parent by one with the same content; the memory of the old one may be freed."""
         if parent is self.parent:
             return
         self.pool.version += 1
@@ -139,7 +139,7 @@ class Segment:
         self.parent = parent
 
     def split(self, at: int) -> Segment:
-        """Move the tokens before position `at` to a segment of their own, which comes before this one from now on."""
+        """Move the tokens before position `at` to a new segment, which becomes this one's parent."""
         head = self.pool.cut(self, at)
         self.adopt(head)
         self.start, self.length = at, self.end - at
@@ -148,9 +148,9 @@ class Segment:
 
 
 class PageSpace(NamedTuple):
-    """Keys or values of all layers, (layers, sheets, ...), zeros where nothing was written.
+    """Keys or values of all layers, (layers, sheets, ...), initially zero.
 
-    On a CPU that is address space, which takes memory where it is written and gives it back where it is forgotten.
+    On a CPU this is address space: memory is allocated on the first write and freed by `forget`.
     """
 
     tensor: torch.Tensor
@@ -164,12 +164,12 @@ class PageSpace(NamedTuple):
         size = int(np.prod(shape)) * dtype.itemsize
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if size >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            with contextlib.suppress(OSError):  # a kernel without huge pages
+            with contextlib.suppress(OSError):  # the kernel has no huge pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
         return cls(torch.frombuffer(memory, dtype=dtype).view(shape), memory)
 
     def forget(self, layer: int, start: int, end: int) -> None:
-        """Give back what sheets [start, end) of a layer say; what shares a page of the system with others stays."""
+        """Free the memory of sheets [start, end) of a layer, except system pages shared with other sheets."""
         if self.memory is None:
             return
         size = self.tensor.itemsize
@@ -182,43 +182,43 @@ class PageSpace(NamedTuple):
 class Shelf:
     """Sheets of pages: keys (layers, sheets, kv heads, D, SHEET) and values (layers, sheets, kv heads, SHEET, D).
 
-    A slot is a token's place: `slot % SHEET` of sheet `slot // SHEET`, which is `slot % size` of page `slot // size`.
+    A slot numbers a token's position: `slot % SHEET` of sheet `slot // SHEET`, or `slot % size` of page `slot // size`.
     """
 
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, size: int) -> None:
-        """`size` is that of a page, which divides SHEET."""
+        """`size` is the page size, a divisor of SHEET."""
         self.dims, self.dtype, self.device, self.size = dims, dtype, device, size
         self.keys, self.values = self._allocate(8)
         self._all: tuple[Any, Any] | None = None
         self._arrays: list[tuple[Any, Any]] = []
         self.num_pages = 8 * SHEET // size
         self.num_used = 0  # pages that belong to a segment
-        self.written: set[int] = set()  # sheets that take memory: those that are used, and once were
-        self.free = list(range(self.num_pages))  # a heap: the lowest first, so that what is in use stays together
+        self.written: set[int] = set()  # sheets that occupy memory: used now or before
+        self.free = list(range(self.num_pages))  # a heap: taking the lowest page first keeps used pages together
 
     def _allocate(self, sheets: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.dims
         lead = (dims.num_layers, sheets, dims.num_kv_heads)
         shapes = (*lead, dims.head_dim, SHEET), (*lead, SHEET, dims.head_dim)
-        # Zeros: a step also reads what no token has written.
+        # zeros, since a step also reads slots that no token has written
         self._spaces = [PageSpace.new(shape, self.dtype, self.device) for shape in shapes]
         return self._spaces[0].tensor, self._spaces[1].tensor
 
     def all_arrays(self) -> tuple[Any, Any]:
-        """Keys and values of all layers as compiled kernels take them (`native`), until the shelf grows."""
+        """Keys and values of all layers as arrays for compiled kernels (`native`); valid until the shelf grows."""
         if self._all is None:
             kind = torch.uint16 if self.dtype == torch.bfloat16 else self.dtype
             self._all = self.keys.view(kind).numpy(), self.values.view(kind).numpy()
         return self._all
 
     def arrays(self, layer: int) -> tuple[Any, Any]:
-        """Keys and values of one layer as compiled kernels take them, until the shelf grows."""
+        """Keys and values of one layer as arrays for compiled kernels; valid until the shelf grows."""
         if not self._arrays:
             self._arrays = list(zip(*self.all_arrays(), strict=True))
         return self._arrays[layer]
 
     def take(self) -> int:
-        """A free page, the lowest."""
+        """Take the lowest free page."""
         if not self.free:
             self._grow()
         self.num_used += 1
@@ -231,11 +231,11 @@ class Shelf:
         self.keys, self.values = self._allocate(2 * sheets)
         self._all, self._arrays = None, []
         for source, target in zip(old, self._spaces, strict=True):
-            for layer in range(self.dims.num_layers):  # so that never more than a layer is there twice
+            for layer in range(self.dims.num_layers):  # layer by layer, so that at most one layer exists twice
                 target.tensor[layer, :sheets] = source.tensor[layer]
                 source.forget(layer, 0, sheets)
         self.num_pages = 2 * have
-        self.free += range(have, 2 * have)  # sorted and beyond all others: still a heap
+        self.free += range(have, 2 * have)  # sorted and above all others, so the list is still a heap
 
     def give_back(self, pages: Sequence[int]) -> None:
         """Free pages."""
@@ -244,7 +244,7 @@ class Shelf:
             heapq.heappush(self.free, page)
 
     def return_memory(self) -> None:
-        """Give the memory of sheets whose pages are all free back to the system."""
+        """Return the memory of sheets without a used page to the system."""
         free = Counter(page * self.size // SHEET for page in self.free)
         idle = {sheet for sheet in self.written if free[sheet] * self.size == SHEET}
         starts = sorted(sheet for sheet in idle if sheet - 1 not in idle)
@@ -257,7 +257,7 @@ class Shelf:
 
 
 class PagePool:
-    """All keys and values of one model: segments in, pages out."""
+    """All keys and values of one model, in pages that it assigns to segments."""
 
     def __init__(
         self,
@@ -267,60 +267,60 @@ class PagePool:
         page_size: int = PAGE,
         kernels: ModuleType | None = None,
     ) -> None:
-        """`kernels` is what `compute.native` gives, where the model computes with it: then it also copies."""
+        """`kernels` is the result of `compute.native` where the model uses it; then it also copies."""
         self.shelf = Shelf(dims, dtype, device, page_size)
         self._kernels = kernels
         self.returned: deque[list[int]] = deque()
         self.version = 0
-        """Raised whenever pages of a segment in use may lie elsewhere."""
+        """Incremented whenever pages of a segment in use may have moved."""
 
     @property
     def copies_fast(self) -> bool:
-        """Whether `carry` is a compiled kernel's."""
+        """Whether `carry` is a compiled kernel."""
         return self._kernels is not None
 
     @property
     def _repeats(self) -> bool:
-        """Whether segments repeat anything: copies must be cheap, and a smaller page is for less memory."""
+        """Whether segments repeat tokens: only where copies are cheap, and not with small pages, which save memory."""
         return self._kernels is not None and self.shelf.size == SHEET
 
     @property
     def slack(self) -> int:
-        """Tokens that pages of a new segment may hold beside its own."""
+        """Tokens that the pages of a new segment may hold beyond its own."""
         return (1 + self._repeats) * self.shelf.size
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that all pages in use could hold."""
+        """Tokens that all used pages could hold."""
         self._collect()
         return self.shelf.num_used * self.shelf.size
 
     def return_memory(self, most: int) -> None:
-        """Give the memory of free pages back where so many tokens may be in use, and an eighth more take memory."""
+        """Free memory of unused pages where up to `most` tokens may be in use: an eighth more may stay."""
         self._collect()
         if len(self.shelf.written) * SHEET > most + most // 8:
             self.shelf.return_memory()
 
     def segment(self, parent: Segment | None = None) -> Segment:
-        """A segment without tokens."""
+        """A new segment without tokens."""
         return Segment(self, parent)
 
     def check_free(self, lengths: Iterable[int]) -> None:
-        """Raise MemoryError where the pool has not the pages for new segments of so many tokens; this one grows."""
+        """Raise MemoryError if new segments of these lengths do not fit; this pool grows instead."""
 
     def reserve(self, segment: Segment, count: int) -> None:
-        """Give `segment` the pages for `count` more tokens."""
+        """Assign pages to `segment` for `count` more tokens."""
         self._collect()
         before = self._last_page(segment.parent) if self._repeats and not segment.pages else None
         segment.repeats += len(before or ())
         missing = -(-(segment.repeats + segment.length + count) // self.shelf.size) - len(segment.pages)
-        for _ in range(missing):  # one by one: where there are no more, the segment has those that were taken
+        for _ in range(missing):  # one by one, so that on MemoryError the segment keeps the pages already taken
             segment.pages.append(self.shelf.take())
         if before is not None:
             self._move(np.array(before), segment.pages[0] * self.shelf.size + np.arange(len(before)))
 
     def _last_page(self, segment: Segment | None) -> range | None:
-        """The slots of the last page of a chain that hold something, where these are few enough to be repeated."""
+        """The used slots of a chain's last page, where they are few enough to be repeated; else None."""
         while segment is not None and not segment.length:
             segment = segment.parent
         if segment is None:
@@ -332,10 +332,10 @@ class PagePool:
         return range(start, start + used)
 
     def cut(self, segment: Segment, at: int) -> Segment:
-        """Give the pages before position `at` to a new segment with the same parent; what follows keeps its own.
+        """Move the pages before position `at` to a new segment with the same parent; the rest keeps its own pages.
 
-        The page that is cut through stays behind the cut, and what is before is copied from it; without repeats it
-        stays before, and all that follows is copied.
+        The page that is cut stays with the rest, and the part before `at` is copied from it; without repeats it stays
+        with the first part, and all that follows is copied.
         """
         head, size = self.segment(segment.parent), self.shelf.size
         head.length, head.repeats = at - segment.start, segment.repeats
@@ -343,7 +343,7 @@ class PagePool:
         if used and not self._repeats:
             tail = self.copy(segment, at, segment.end, None)
             kept, rest = segment.pages[: whole + 1], segment.pages[whole + 1 :]
-            head.pages, segment.pages, tail.pages = kept, tail.pages, rest  # which are free with `tail`
+            head.pages, segment.pages, tail.pages = kept, tail.pages, rest  # these are freed with `tail`
             return head
         head.pages, segment.pages, segment.repeats = segment.pages[:whole], segment.pages[whole:], used
         if used:
@@ -354,19 +354,19 @@ class PagePool:
         return head
 
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Sheet and offset (count each) of the tokens of `segment` from its own `start` on."""
+        """Sheet and offset (count each) of tokens of `segment`, from its own index `start` on."""
         slots = torch.from_numpy(self.slots(segment, start, count)).to(self.shelf.device)
         return slots // SHEET, slots % SHEET
 
     def slots(self, segment: Segment, start: int, count: int) -> Slots:
-        """Slots (count) of the tokens of `segment` from its own `start` on."""
+        """Slots (count) of tokens of `segment`, from its own index `start` on."""
         size, start = self.shelf.size, start + segment.repeats
         first = start // size
         pages = np.array(segment.pages[first : -(-(start + count) // size)], np.int64)
         return (pages[:, None] * size + np.arange(size)).ravel()[start - first * size :][:count]
 
     def append(self, segment: Segment, kv: torch.Tensor) -> None:
-        """Add tokens at the end of `segment`: kv (layers, 2, kv heads, count, D)."""
+        """Append tokens to `segment`: kv (layers, 2, kv heads, count, D)."""
         count = kv.shape[3]
         if not count:
             return
@@ -412,7 +412,7 @@ class PagePool:
         self._kernels.move(*self.shelf.all_arrays(), sources, targets)
 
     def copy(self, segment: Segment, start: int, end: int, parent: Segment | None) -> Segment:
-        """Positions [start, end) of a chain as one segment after `parent`, in pages of its own."""
+        """Copy positions [start, end) of a chain to one new segment after `parent`."""
         copy = self.segment(parent)
         copy.start = start
         self.carry(segment, start, end, copy)
@@ -424,7 +424,7 @@ class PagePool:
 
 
 def _spans(segment: Segment, start: int, end: int) -> list[tuple[Segment, int, int]]:
-    """The segments of a chain that hold positions [start, end), and which of them each holds."""
+    """The segments of a chain that contain positions [start, end), with the part of each."""
     spans: list[tuple[Segment, int, int]] = []
     part: Segment | None = segment
     while part is not None and part.end > start:

@@ -1,7 +1,7 @@
-"""Computing prompts: what the prefix cache does not hold already, in batches of bounded size.
+"""Prefill: the part of prompts that the prefix cache does not hold, in batches of bounded size.
 
-Prompts that share a long uncomputed start with one in the batch wait for it and find it in the cache afterwards. Where
-memory runs out, nothing is lost but the batch: whoever calls again with fewer tokens goes on behind what there is.
+A prompt that shares a long uncached start with one in the batch waits for it and finds it in the cache afterwards. When
+memory runs out, only the current batch is lost: a later call with fewer tokens continues from what is cached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CHUNK", "Reader", "advance", "chosen", "likeliest", "memory_errors",
 T = TypeVar("T")
 
 CHUNK = 1024
-"""Most prompt tokens computed between two decoding steps: bounds how long running draws wait."""
+"""Most prompt tokens computed between two decoding steps; bounds how long running draws wait."""
 
 _SHARED_START = 32
 """A prompt that shares at least this many uncached tokens with one being computed waits for it."""
@@ -32,7 +32,7 @@ _SHARED_START = 32
 
 @contextlib.contextmanager
 def memory_errors() -> Iterator[None]:
-    """Raise MemoryError where memory has run out, which torch's allocators say in ways of their own."""
+    """Turn the out-of-memory errors of torch's allocators into MemoryError."""
     try:
         yield
     except RuntimeError as exc:
@@ -42,22 +42,22 @@ def memory_errors() -> Iterator[None]:
 
 
 def advance(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int = CHUNK) -> list[Job]:
-    """Compute up to `budget` missing tokens of `jobs`; return those of which at most the last token is missing.
+    """Compute up to `budget` missing tokens of `jobs`; return the jobs that lack at most their last token.
 
-    The last token comes with the others where more than it is missing and the body allows it, and the job gets its
-    logits. They are kept with the prompt: whoever asks for it again draws from the very same. Elsewhere a decoding step
-    is to feed the last token, which costs a step of its own where nothing else runs.
+    Where the body allows it and more than the last token is missing, the last one is computed with the others, and the
+    job gets its logits. They are cached with the prompt, so a repeated request samples from the same logits. Elsewhere
+    a decoding step feeds the last token, which is an extra step when nothing else runs.
     """
     ready, work = _next_parts(jobs, body, tree, budget)
     return ready + (_compute(work, body, tree) if work else [])
 
 
 _Work: TypeAlias = "list[tuple[Job, tuple[int, ...]]]"
-"""Jobs with the tokens that are computed next."""
+"""Jobs with the tokens to compute next."""
 
 
 def _next_parts(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int) -> tuple[list[Job], _Work]:
-    """Give jobs what the cache holds of them; return those that miss no more, and what to compute of others."""
+    """Take what the cache holds for each job; return the jobs that are ready, and what to compute for others."""
     ready: list[Job] = []
     work: _Work = []
     for job in jobs:
@@ -84,7 +84,7 @@ def _next_parts(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int) 
 
 
 def _compute(work: _Work, body: Body, tree: PrefixTree) -> list[Job]:
-    """Compute parts of prompts and keep them in the cache; return the jobs that miss no more."""
+    """Compute parts of prompts and cache them; return the jobs that are ready."""
     ready: list[Job] = []
     for (job, part), (hidden, segment) in zip(work, body.extend([(j.segment, p) for j, p in work]), strict=True):
         job.segment, job.length = segment, segment.end
@@ -99,17 +99,17 @@ def _compute(work: _Work, body: Body, tree: PrefixTree) -> list[Job]:
 
 
 Reader: TypeAlias = Callable[[torch.Tensor, torch.Tensor], list[T]]
-"""What is read of each of several tokens, from log-probabilities (T, V) and the ids that came (T)."""
+"""Extracts one value per token from log-probabilities (T, V) and the actual ids (T)."""
 
 
 def chosen(logprobs: torch.Tensor, ids: torch.Tensor) -> list[float]:
-    """Reads the log-probability of each token."""
+    """The log-probability of each token."""
     values: list[float] = logprobs.gather(1, ids[:, None])[:, 0].tolist()
     return values
 
 
 def likeliest(k: int) -> Reader[dict[int, float]]:
-    """Reads the `k` likeliest tokens, fewer in a smaller vocabulary, and the one that came."""
+    """Reader of the `k` likeliest tokens (fewer in a smaller vocabulary) and the actual one."""
 
     def read(logprobs: torch.Tensor, ids: torch.Tensor) -> list[dict[int, float]]:
         values, others = logprobs.topk(min(k, logprobs.shape[1]), -1)
@@ -120,9 +120,9 @@ def likeliest(k: int) -> Reader[dict[int, float]]:
 
 
 def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree, read: Reader[T]) -> tuple[list[T], Usage]:
-    """What `read` tells of each of ids[start:] (start >= 1) given what precedes it, and what computing that cost.
+    """Apply `read` to the predictions of ids[start:] (start >= 1); returns its values and the usage.
 
-    Raises EngineError where there is no memory for a page of tokens.
+    Raises EngineError where memory is too short even for a page of tokens.
     """
     match = tree.find(ids[: start - 1])
     segment, position = match
@@ -150,7 +150,7 @@ def score(ids: tuple[int, ...], start: int, body: Body, tree: PrefixTree, read: 
 def _score_part(
     ids: tuple[int, ...], position: int, end: int, start: int, body: Body, segment: Segment | None, read: Reader[T]
 ) -> tuple[list[T], Segment]:
-    """Compute ids[position:end] behind `segment`: what is read of those from `start` on that they predict."""
+    """Compute ids[position:end] after `segment`; returns the values of tokens they predict, from `start` on."""
     ((hidden, segment),) = body.extend([(segment, ids[position:end])])
     first = max(start - 1, position)
     if first >= end:
@@ -161,7 +161,7 @@ def _score_part(
 
 
 def _common(left: tuple[int, ...], right: tuple[int, ...], limit: int) -> int:
-    """Length of the common start, at most `limit`."""
+    """Length of the common prefix, at most `limit`."""
     end = min(len(left), len(right), limit)
     if left[:end] == right[:end]:
         return end

@@ -1,6 +1,6 @@
-"""What the scheduler is handed, what it keeps per draw, and what it sends back.
+"""The scheduler's data: requests, the state of each draw, and replies.
 
-A reply runs in the event loop of the request it belongs to.
+A reply runs in the event loop of its request.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
 
 @dataclass(slots=True, eq=False)
 class GenerateRequest:
-    """One `generate` call: as many draws as `keys`; `future` lives in `loop` and gets the completions in order."""
+    """One `generate` call with a draw per key; `future` belongs to `loop` and gets the completions in order."""
 
     ids: tuple[int, ...]
     problem_id: str
@@ -70,7 +70,7 @@ class GenerateRequest:
 
 @dataclass(slots=True, eq=False)
 class LiveDraw:
-    """One sequence being sampled, whose keys and values go to `segment`. `feed` is the token of the next step."""
+    """One sequence being sampled, with its keys and values in `segment`; `feed` is the next step's input token."""
 
     request: GenerateRequest
     number: int
@@ -81,18 +81,18 @@ class LiveDraw:
     certainty: list[float] = field(default_factory=list)
     tops: list[Top] = field(default_factory=list)
     computed: int = 0  # prompt tokens computed for this draw
-    prompt: int = 0  # tokens it was started after: its prompt, and once more what it had when it was put back
+    prompt: int = 0  # prompt tokens it was charged for: its prompt, and its own tokens again each time it was requeued
     ended: bool = False
-    final: bool = False  # ended by the model itself: nobody will continue it
-    late: int = 0  # tokens that a device had sampled by the time its end was seen
+    final: bool = False  # ended by the model itself, so it will not be continued
+    late: int = 0  # tokens that a device had sampled by the time the end was noticed
     segment: Segment | None = None
     guide: Guide | None = None
     penalty: Penalty | None = None
-    fault: Unsupported | None = None  # why its guide cannot go on
+    fault: Unsupported | None = None  # why its guide cannot continue
 
     @property
     def feed(self) -> int:
-        """The newest token, not yet in the cache."""
+        """The newest token, whose keys and values are not cached yet."""
         return self.ids[-1]
 
     @property
@@ -106,7 +106,7 @@ class LiveDraw:
         return self.request.sampling.max_tokens - len(self.ids)
 
     def take(self, token: int) -> None:
-        """Go on with a token; a guide that cannot is this draw's `fault`, and stops nobody else's."""
+        """Append a token; an error of the guide is stored as this draw's `fault` and does not affect other draws."""
         self.ids.append(token)
         if self.guide is None:
             return
@@ -116,7 +116,7 @@ class LiveDraw:
             self.fault = exc
 
     def usage(self, flops: Callable[[int, int], float], aborted: bool) -> Usage:
-        """The report of this draw; `flops(new, before)` prices tokens."""
+        """The usage of this draw; `flops(new, before)` is the price of `new` tokens after `before` others."""
         length, count = len(self.request.ids), len(self.ids)
         prompt = self.prompt or (length if self.computed else 0)
         price = flops(self.computed, prompt - self.computed) if self.computed else 0.0
@@ -131,7 +131,7 @@ class LiveDraw:
         )
 
     def completion(self, text: str, finish: FinishReason, reason: str | int | None, usage: Usage) -> Completion:
-        """What the caller gets."""
+        """The completion that the caller receives."""
         wants = self.request.sampling.logprobs
         columns: dict[str, Any] = {
             "path": (*self.request.path, self.number),
@@ -149,26 +149,26 @@ class LiveDraw:
 
 
 def num_top(sampling: Sampling) -> int:
-    """How many of the likeliest tokens to tell beside each drawn one."""
+    """How many of the likeliest tokens to report beside each sampled one."""
     return sampling.top_logprobs if isinstance(sampling, ExtraSampling) and sampling.logprobs else 0
 
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One distinct prompt of one problem and all draws that wait for it or run on it."""
+    """One distinct prompt of one problem, with all draws that wait for it or run on it."""
 
     ids: tuple[int, ...]
     tenant: Tenant
     waiting: list[LiveDraw] = field(default_factory=list)
     live: int = 0
     computed: int = 0
-    segment: Segment | None = None  # what is computed of the prompt; all of it once `logits` are there
-    length: int = 0  # tokens of the prompt in `segment` when it was found or computed: the tree may append others to it
+    segment: Segment | None = None  # the computed part of the prompt; complete once `logits` is set
+    length: int = 0  # prompt tokens in `segment` when it was cached: the tree may append others to it
     logits: torch.Tensor | None = None  # (vocab,) after the last prompt token
     lead: Segment | None = None  # on a device: the last prompt token, which each draw's first step computes
 
     def charge(self) -> int:
-        """Prompt tokens computed so far, for the first draw that asks; 0 afterwards."""
+        """Prompt tokens computed so far, charged to the first draw that starts; 0 afterwards."""
         computed, self.computed = self.computed, 0
         return computed
 
@@ -191,12 +191,12 @@ class PromptRow:
 
 
 class Reply(Protocol):
-    """One message to a request."""
+    """A message to a request."""
 
     request: GenerateRequest
 
     def run(self) -> None:
-        """Act on it, in the request's loop."""
+        """Deliver it, in the request's loop."""
         ...
 
 
@@ -208,7 +208,7 @@ class StreamedTokens:
     ids: tuple[int, ...]
 
     def run(self) -> None:
-        """Hand them to the caller."""
+        """Call the caller's `on_tokens`."""
         if self.request.on_tokens is not None:
             self.request.on_tokens(self.ids)
 
@@ -251,7 +251,7 @@ class Failed:
 
 
 def deliver(replies: list[Reply]) -> None:
-    """Run replies in order; an error raised by a caller's own callback fails that caller's request only."""
+    """Run replies in order; an error in a caller's callback fails only that caller's request."""
     for reply in replies:
         try:
             reply.run()
@@ -261,18 +261,18 @@ def deliver(replies: list[Reply]) -> None:
 
 
 class Outbox:
-    """Replies of one tick; each event loop is woken once for all of its own."""
+    """The replies of one tick; each event loop is woken once for all of its replies."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
 
     def send(self, reply: Reply) -> None:
-        """Let a reply go out with the others."""
+        """Add a reply."""
         self._waiting.setdefault(reply.request.loop, []).append(reply)
 
     def flush(self) -> None:
-        """Send what waits."""
+        """Deliver all replies."""
         waiting, self._waiting = self._waiting, {}
         for loop, replies in waiting.items():
-            with contextlib.suppress(RuntimeError):  # the loop was closed under us: nobody is left to tell
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no receiver
                 loop.call_soon_threadsafe(deliver, replies)

@@ -1,10 +1,10 @@
-"""Draw one token per row by inverse CDF, with the uniform number that belongs to (draw key, token position).
+"""Sample one token per row by inverse CDF, with the uniform number that belongs to (draw key, token position).
 
-Penalties change logits first, then grammars forbid tokens. Order of the filters: temperature, then top-k, then top-p,
-then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in transformers and SGLang; tokens tied with the last kept one are
-kept. The raw model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come
-from one more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this
-costs one per row.
+Penalties are applied to the logits first, then grammars mask tokens. Order of the filters: temperature, then top-k,
+then top-p, then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in transformers and SGLang; tokens tied with the last
+kept one are kept. The log-probability and self-certainty of the unmodified model (Kang et al. 2025, arXiv 2502.18581:
+KL(uniform || model)) take one more pass over the logits. Exponential noise (Gumbel) would need one random number per
+vocabulary entry; this needs one per row.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 __all__ = ["Penalty", "Rows", "SampledTokens", "heat", "sample"]
 
 _BLOCK = 256
-"""Probabilities are summed in blocks of this many tokens first: a long cumulative sum is slow on a CPU."""
+"""Probabilities are summed in blocks of this many tokens first, since a long cumulative sum is slow on a CPU."""
 
 
 _COLDEST = 1e-30
-"""Below it logits times 1 / temperature leave the range of fp32; far above it the likeliest token has all the mass."""
+"""Below this temperature, scaled logits would overflow fp32; far above it sampling is already greedy."""
 
 
 def heat(temperature: float) -> float:
-    """`temperature` as it can be divided by, 0 (greedy) for the smallest."""
+    """The temperature to divide by: 0 (greedy) where it is below the smallest that fp32 allows."""
     return temperature if temperature >= _COLDEST else 0.0
 
 
 class Penalty:
-    """What lowers the logits of tokens that a text contains, as in vLLM.
+    """Repetition, presence and frequency penalties on the logits, as in vLLM.
 
-    A step costs a few operations on the distinct tokens of the text: they are collected once, then token by token.
+    A step costs a few operations on the distinct tokens of the text, which are collected once and then updated.
     """
 
     def __init__(self, prompt: Sequence[int], drawn: Sequence[int], factor: float, once: float, each: float) -> None:
@@ -65,7 +65,7 @@ class Penalty:
         self._counts: npt.NDArray[np.float32] = np.zeros(len(self._ids), np.float32)
 
     def lower(self, logits: torch.Tensor) -> None:
-        """Change the logits (V) of the next token."""
+        """Lower the logits (V) of the next token in place."""
         self._read()
         history = self._ids[: len(self._places)], self._counts[: len(self._places)]
         kernels = native(logits.device, logits.dtype)
@@ -95,7 +95,7 @@ _SPARE = 64
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Per-row settings, all of shape (B); `keys` are uint64, positions absolute.
+    """Settings per row, all of shape (B); `keys` are uint64, positions absolute.
 
     `top_k` 0, `top_p` 1 and `min_p` 0 mean off.
     """
@@ -108,26 +108,26 @@ class Rows:
     positions: npt.NDArray[np.uint64]
     wants_logprobs: bool
     num_top: tuple[int, ...] = ()
-    """How many of the likeliest tokens each row wants beside its own; empty where none does."""
+    """How many of the likeliest tokens each row reports beside its own; empty where none does."""
     penalties: tuple[Penalty | None, ...] = ()
-    """What lowers each row's logits; empty where nothing does."""
+    """Penalties of each row; empty where none has any."""
     guides: tuple[Guide | None, ...] = ()
-    """What each row must follow; empty where none must."""
+    """The grammar state of each row; empty where none has any."""
 
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """Token ids (B); log-probabilities and self-certainties (B) in nats, or None when nobody asked."""
+    """Token ids (B); log-probabilities and self-certainties (B) in nats, or None when not requested."""
 
     tokens: npt.NDArray[np.int64]
     logprobs: npt.NDArray[np.float32] | None
     certainty: npt.NDArray[np.float32] | None
     tops: tuple[Top, ...] = ()
-    """Of each row the likeliest tokens that it wants; empty when no row does."""
+    """The likeliest tokens of each row, with log-probabilities; empty when no row requests them."""
 
 
 def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
-    """Draw from logits (B, V), any float dtype."""
+    """Sample from logits (B, V) of any float dtype."""
     drawn = _draw(logits, rows)
     return drawn if not rows.num_top or drawn.logprobs is None else _with_tops(drawn, drawn.logprobs, logits, rows)
 
@@ -135,14 +135,15 @@ def sample(logits: torch.Tensor, rows: Rows) -> SampledTokens:
 def _with_tops(
     drawn: SampledTokens, logprobs: npt.NDArray[np.float32], logits: torch.Tensor, rows: Rows
 ) -> SampledTokens:
-    """Tell the likeliest tokens of the rows that want them, one by one: no row's numbers hang on its neighbours."""
+    """Add the likeliest tokens, computed row by row, so that no row's numbers depend on the rest of the batch."""
     tops: list[Top] = [()] * len(rows.num_top)
     for row, k in enumerate(rows.num_top):
         if k:
             plain = torch.log_softmax(logits[row].float(), -1)
             values, ids = plain.topk(min(k, len(plain)))
             tops[row] = tuple(zip(ids.tolist(), values.tolist(), strict=True))
-            logprobs[row] = plain[int(drawn.tokens[row])].item()  # a drawn likeliest has the first one's very number
+            # where the sampled token is the likeliest, both report the same number
+            logprobs[row] = plain[int(drawn.tokens[row])].item()
     return replace(drawn, tops=tuple(tops))
 
 
@@ -170,7 +171,7 @@ def _draw(logits: torch.Tensor, rows: Rows) -> SampledTokens:
 
 
 def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledTokens:
-    """The same over the logits as they are, compiled: no probability is written down, and nothing is sorted."""
+    """The same directly on the logits, compiled: no probabilities are stored and nothing is sorted."""
     num, vocab = logits.shape
     greedy = rows.temperature == 0
     inverse = np.where(greedy, 0.0, 1.0 / np.where(greedy, 1.0, rows.temperature)).astype(np.float32)
@@ -186,11 +187,11 @@ def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledT
 
 
 def _steered(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """`logits` (B, V) as each row's penalty lowers them, without the tokens that its guide does not allow now."""
+    """`logits` (B, V) after each row's penalty, with tokens that its guide forbids masked."""
     if not (rows.penalties or rows.guides):
         return logits
     logits = logits.clone()
-    for row, penalty in zip(logits, rows.penalties, strict=False):  # of penalties and guides, one may be empty
+    for row, penalty in zip(logits, rows.penalties, strict=False):  # penalties or guides may be empty
         if penalty is not None:
             penalty.lower(row)
     for row, guide in zip(logits, rows.guides, strict=False):
@@ -215,7 +216,7 @@ def _probabilities(logits: torch.Tensor, rows: Rows, greedy: npt.NDArray[np.bool
 def _filter(
     probs: torch.Tensor, top_k: npt.NDArray[np.int64], top_p: npt.NDArray[np.float32], min_p: npt.NDArray[np.float32]
 ) -> torch.Tensor:
-    """Zero what the filters exclude, by a threshold per row; widens the sorted part until it suffices."""
+    """Zero the weights that the filters exclude, by a threshold per row; widens the sorted part until it suffices."""
     vocab = probs.shape[1]
     limit = torch.from_numpy(np.where(top_k > 0, np.minimum(top_k, vocab), vocab)).to(probs.device)[:, None]
     share = torch.from_numpy(top_p).to(probs.device)[:, None].double()
@@ -227,7 +228,7 @@ def _filter(
         limited = (top_k > 0) & (top_k <= width)
         total = torch.where(torch.from_numpy(limited).to(probs.device)[:, None], mass.sum(-1, keepdim=True), 1.0)
         inside = (before < share * total) & (mass > 0)
-        # The sorted part suffices when its last token is out, or top-k ends inside it.
+        # The sorted part suffices when its last token is excluded, or top-k ends within it.
         if width == vocab or bool((~inside[:, -1:] | (limit <= width)).all()):
             break
         width = min(vocab, width * 8)
@@ -238,7 +239,7 @@ def _filter(
 
 
 def _invert(probs: torch.Tensor, uniform: npt.NDArray[np.float64]) -> torch.Tensor:
-    """The first token whose cumulative weight passes uniform * total: blocks first, then inside one block."""
+    """The first token whose cumulative weight exceeds uniform * total: first the block, then the token in it."""
     num, vocab = probs.shape
     share = torch.from_numpy(uniform).to(probs.device)[:, None]
     if vocab <= _BLOCK:
@@ -257,7 +258,7 @@ def _invert(probs: torch.Tensor, uniform: npt.NDArray[np.float64]) -> torch.Tens
 
 
 def _place(inner: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
-    """Per row, the first token whose cumulative weight passes `goal`; rounding stops at the last with weight."""
+    """Per row, the first token whose cumulative weight exceeds `goal`, or the last token with weight after rounding."""
     place = (inner <= goal).sum(-1)
     last = (inner < inner[:, -1:]).sum(-1)
     return torch.minimum(place, last)

@@ -1,15 +1,15 @@
-"""Continuous batching in one worker thread: requests in, one tick after the other, replies out.
+"""Continuous batching in one worker thread: an inbox of requests, one tick after another, and replies.
 
-A tick drains the inbox, admits prompts while rows are free, prefills what no earlier prompt left in the prefix cache
-(equal prompts in one tick share one job, prompts with a long common start wait for the first of them), and decodes one
-token for every row (`ttc.engines.embedded.core.batch`). Here stands how requests come in, when a draw ends, what it has
-cost and how that gets back. An abort takes effect before the next step.
+A tick drains the inbox, admits prompts while rows are free, prefills what the prefix cache lacks (equal prompts in one
+tick share one job, prompts with a long common start wait for the first of them), and decodes one token for every row
+(`ttc.engines.embedded.core.batch`). This module handles how requests come in, when a draw ends, what it has cost and
+how results return. An abort takes effect before the next step.
 
 Everything here runs in the worker thread except `submit`, `post` and the callbacks, which run in the caller's loop.
 
-From its start to its end a scheduler keeps what the process holds by then out of sight of Python's collector of cycles
-(`gc.freeze`), as vLLM does: torch and what it brings are hundreds of thousands of objects that never become garbage,
-and looking through them, as Python does again and again in a search, stops all threads for a while.
+While a scheduler runs, all objects that existed at its start are excluded from Python's cyclic garbage collector
+(`gc.freeze`), as in vLLM: torch and its dependencies are hundreds of thousands of objects that never become garbage,
+and each collection that visits them stops all threads for a while.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = ["Scheduler"]
 T = TypeVar("T")
 
 MakeBatch: TypeAlias = Callable[[Any, Callable[[Any], Any], BatchLimits, Callable[[LiveDraw], None]], Batch]
-"""From a body, what makes its decoder, limits and the callback of a token."""
+"""Makes a batch from a body, a factory of its decoder, limits, and the callback of a new token."""
 
 _GATHER_S = 0.0005
 """An idle worker waits this long after the first request, so that requests sent together are batched together."""
@@ -64,7 +64,7 @@ class Scheduler:
         threads: int,
         make_batch: MakeBatch = Batch,
     ) -> None:
-        """`make_batch` is that of the decoder: `Batch`, or `DeviceBatch` where rows are kept on the device."""
+        """`make_batch` fits the decoder: `Batch`, or `DeviceBatch` where rows are kept on the device."""
         self.body = body
         self._decode_text, self._threads = decode_text, threads
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -120,12 +120,12 @@ class Scheduler:
             self.post(lambda: self._abort(request))
 
     def prune(self, problem_id: str, path: Path) -> None:
-        """Forget what a problem has drawn at `path` and below, before the next step."""
+        """Drop what a problem has drawn at `path` and below, before the next step."""
         with contextlib.suppress(EngineError):
             self.post(lambda: self._batch.tenants.prune(problem_id, path))
 
     def release(self, problem_id: str) -> None:
-        """Let go of a problem that is done, before the next step."""
+        """End a problem, before the next step."""
         with contextlib.suppress(EngineError):
             self.post(lambda: self._batch.tenants.release(problem_id))
 
@@ -142,7 +142,7 @@ class Scheduler:
                 self._inbox.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
-        gc.unfreeze()  # the weights may be freed from here on; another engine that runs is only a little slower for it
+        gc.unfreeze()  # weights may be freed from here on; another running engine only becomes a little slower
 
     # -- for `call`: these run in the worker thread -------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Scheduler:
         self._batch.forget()
 
     def score(self, ids: tuple[int, ...], start: int, read: Reader[T]) -> tuple[list[T], Usage]:
-        """What `read` tells of ids[start:], each given what precedes it, and what computing that cost."""
+        """Apply `read` to the predictions of ids[start:]; returns its values and the usage."""
         values, usage = score(ids, start, self.body, self._batch.tree, read)
         with self._lock:
             self._total += usage
@@ -176,12 +176,13 @@ class Scheduler:
                 except MemoryError as exc:
                     if not self._batch.shrink():
                         self._give_up(EngineError(f"out of memory with a single sequence: {exc}"), exc)
-                except Exception as exc:  # whatever broke, nobody may be left waiting
+                except Exception as exc:  # whatever failed, every waiting request must be answered
                     self._fail(EngineError(f"the embedded engine failed: {type(exc).__name__}: {exc}"), exc)
                 self._outbox.flush()
             self._fail(EngineError("the engine was closed"), None)
             self._outbox.flush()
-        del self._batch  # which refers back to here: the weights go with the last who refers to them, uncollected
+        # the batch refers back to this object: without the cycle, weights are freed with their last reference
+        del self._batch
 
     def _drain(self) -> bool:
         """Run queued actions, waiting for one when idle; False when it is time to stop."""
@@ -208,7 +209,7 @@ class Scheduler:
     # -- how a draw ends ---------------------------------------------------------------------------------------------
 
     def _look(self, draw: LiveDraw) -> None:
-        """Stream the newest token of a draw, and end it when that is its last."""
+        """Stream the newest token of a draw, and end the draw if it is the last."""
         request, token = draw.request, draw.ids[-1]
         if draw.fault is not None:
             self._fault(draw, draw.fault)
@@ -244,13 +245,16 @@ class Scheduler:
         self._report(draw.request, draw.usage(self._flops, aborted=True))
 
     def _fault(self, draw: LiveDraw, error: EngineError) -> None:
-        """End a draw that cannot go on, and fail its request before the next step, when its other rows can go."""
+        """End a draw that cannot continue, and fail its request before the next step.
+
+        Only then can the other rows of the request be removed.
+        """
         self._cancel(draw)
-        with contextlib.suppress(EngineError):  # closed meanwhile, which fails it
+        with contextlib.suppress(EngineError):  # `close` fails the request instead
             self.post(lambda: self._refuse(draw.request, error))
 
     def _refuse(self, request: GenerateRequest, error: EngineError) -> None:
-        """Fail one request; the others go on."""
+        """Fail one request; the others continue."""
         if request not in self._requests:
             return
         for draw in self._batch.remove(request):
@@ -268,7 +272,7 @@ class Scheduler:
             self._outbox.send(Failed(request, error))
 
     def _give_up(self, error: EngineError, cause: Exception) -> None:
-        """Fail the requests of the only sequence that ran, since memory is not enough for it; the others go on."""
+        """Fail the requests of the only running sequence, for which memory is too short; the others continue."""
         requests = self._batch.stuck()
         if not requests:
             self._fail(error, cause)

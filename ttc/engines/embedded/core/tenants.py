@@ -1,10 +1,10 @@
 """Which problems may use the memory of keys and values, and what they keep of it between their steps.
 
-A search comes back for its paths: what it has drawn and not finished is pinned until it says that it has left a path
-(`prune`) or is done (`release`). A new problem starts only where what those before it may still come to need fits
-beside its own need, so a few searches end instead of many that push each other out; what a problem may need is the most
-that any has held so far. Requests without a problem hold nothing. When memory is short all the same, the problem that
-has been idle longest loses its pins, and pays by computing its paths again: nobody fails.
+A search returns to its paths: unfinished draws are pinned until it abandons the path (`prune`) or ends (`release`). A
+new problem starts only where its own need and the possible growth of earlier searches fit together, so a few searches
+run to their end instead of many that evict each other; the estimate of a problem's need is the most that any problem
+has held so far. Requests without a problem hold nothing. When memory is short all the same, the problem that has been
+idle longest loses its pins and has to recompute its paths; no request fails.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ __all__ = ["Tenant", "Tenants"]
 
 
 _SWEEP = 1024
-"""Requests between two looks for problems that nobody has released."""
+"""Requests between two sweeps for problems that were never released."""
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Tenant:
-    """One problem: its place in the order of arrival, its live rows, and the paths that it has drawn and not finished.
+    """One problem: its place in the order of arrival, its running rows, and the paths of its unfinished draws.
 
-    Once it has continued a path, it `searches`: only then are its paths pinned, so that nothing stays for problems
-    which are never heard of again.
+    It `searches` once it has continued a path: only then are its paths pinned, so that a problem that never returns
+    holds nothing.
     """
 
     problem_id: str
@@ -36,7 +36,7 @@ class Tenant:
     used: int = 0
     searches: bool = False
     paths: dict[Path, tuple[PrefixEntry, int]] = field(default_factory=dict)
-    """The end of each path in the prefix tree, and the tokens of its last step."""
+    """The end of each path in the prefix tree, and the number of tokens of its last step."""
 
     @property
     def started(self) -> bool:
@@ -45,27 +45,27 @@ class Tenant:
 
     @property
     def held(self) -> int:
-        """Tokens of the steps that it has pinned."""
+        """Tokens of its pinned steps."""
         return sum(length for _, length in self.paths.values()) if self.searches else 0
 
 
 class Tenants:
-    """All problems that have asked and are not done."""
+    """All problems with requests that have not been released."""
 
     def __init__(self, tree: PrefixTree) -> None:
         self._tree = tree
         self._tenants: dict[str, Tenant] = {}
-        # Those that nobody has released, as long as a prompt of theirs waits or they are in the dict above: a problem
-        # has one tenant, or what one of two pins the other would never let go.
+        # Unreleased tenants that are in the dict above or have a waiting prompt. One problem must have one tenant only:
+        # with two, pins of one would never be removed.
         self._unreleased: WeakValueDictionary[str, Tenant] = WeakValueDictionary()
         self._count = 0
         self._clock = 0
         self._largest = 0
 
     def tenant(self, problem_id: str) -> Tenant:
-        """The tenant of a problem; one of its own for every request that names none."""
+        """The tenant of a problem; a new one for every request without a problem."""
         self._clock += 1
-        if self._clock % _SWEEP == 0:  # those who neither hold anything nor have asked for long, and never said goodbye
+        if self._clock % _SWEEP == 0:  # drop tenants that hold nothing, made no request lately and were never released
             recent = self._clock - _SWEEP
             self._tenants = {name: t for name, t in self._tenants.items() if t.started or t.used > recent}
         tenant = self._unreleased.get(problem_id)
@@ -78,18 +78,18 @@ class Tenants:
         return tenant
 
     def need(self, tenant: Tenant, tokens: int) -> int:
-        """What a request of `tokens` is to be given: where it is its problem's first, what any search has held."""
+        """Tokens to reserve for a request: for a problem's first, at least the most that any search has held."""
         return tokens if tenant.started or not tenant.problem_id else max(tokens, self._largest)
 
     def expected(self, newcomer: Tenant) -> int:
-        """What must stay free beside a newcomer: tokens that the searches before it may still come to need."""
+        """Tokens that must stay free beside a newcomer, since earlier searches may still need them."""
         if newcomer.started:
             return 0
         searches = (tenant for tenant in self._tenants.values() if tenant.searches and tenant.started)
         return sum(max(self._largest - tenant.held, 0) for tenant in searches)
 
     def continues(self, problem_id: str) -> None:
-        """Note that a problem comes back for what it has drawn: all of that is pinned from now on."""
+        """Mark that a problem continues its own draws: from now on they are pinned."""
         tenant = self.tenant(problem_id)
         if tenant.searches or not problem_id:
             return
@@ -98,7 +98,7 @@ class Tenants:
         self._largest = max(self._largest, tenant.held)
 
     def keep(self, tenant: Tenant, path: Path, entry: PrefixEntry, length: int) -> None:
-        """Note a path that ends in `entry`, whose last step is of `length` tokens; of a released problem nothing."""
+        """Record a path that ends in `entry`, whose last step has `length` tokens; ignored for a released problem."""
         if self._unreleased.get(tenant.problem_id) is not tenant:
             return
         self._tenants[tenant.problem_id] = tenant
@@ -108,21 +108,21 @@ class Tenants:
             self._largest = max(self._largest, tenant.held)
 
     def prune(self, problem_id: str, path: Path) -> None:
-        """Forget what a problem has drawn at `path` and below."""
+        """Drop what a problem has drawn at `path` and below."""
         tenant = self._unreleased.get(problem_id)
         if tenant is not None:
             for below in [drawn for drawn in tenant.paths if drawn[: len(path)] == path]:
                 self._drop(tenant, below, forget=True)
 
     def release(self, problem_id: str) -> None:
-        """Let go of a problem that is done; what it has drawn may be forgotten like all else."""
+        """End a problem; its draws may be evicted like anything else."""
         tenant = self._unreleased.pop(problem_id, None)
-        self._tenants.pop(problem_id, None)  # the last reference where no prompt of its waits
+        self._tenants.pop(problem_id, None)  # the last reference, unless a prompt of the problem waits
         if tenant is not None:
             self._unpin(tenant)
 
     def relieve(self) -> bool:
-        """Take the pins of the problem that has been idle longest; False when nobody has any."""
+        """Remove the pins of the problem that has been idle longest; False when no problem has any."""
         holders = [tenant for tenant in self._tenants.values() if tenant.searches and tenant.paths]
         if not holders:
             return False
@@ -130,7 +130,7 @@ class Tenants:
         return True
 
     def clear(self) -> None:
-        """Drop every pin: the cache is another now."""
+        """Drop all pins, since the cache was cleared."""
         for tenant in self._tenants.values():
             tenant.paths.clear()
 

@@ -1,11 +1,11 @@
 """Weights of one decoder: read from safetensors, fused, and packed for the CPU's matrix units.
 
-`q, k, v` and `gate, up` are fused into one matrix each. On a CPU, large matrices are re-laid out once by oneDNN
-(`torch.ops.mkldnn`, private operators that are looked up, never required): plain `F.linear` repeats that work at
-every call, which costs up to half the time at 4 to 64 rows, where search decodes (`benchmarks.linear_layouts`). In fp32
-the plain matrix is kept beside it for one row and for many, which are slower packed, where memory is plentiful; else
-the new layout is all there is, which still copies a head that is tied to the embedding. Smaller fp32 matrices are kept
-with their columns together instead of their rows. Swapping weights builds a new `Weights`.
+`q, k, v` and `gate, up` are fused into one matrix each. On a CPU, large matrices are converted once to oneDNN's layout
+(`torch.ops.mkldnn`, private operators that are looked up, never required): plain `F.linear` repeats the conversion at
+every call, which costs up to half the time at 4 to 64 rows, where search decodes (`benchmarks.linear_layouts`). In
+fp32, packed matrices are slower for one row and for many, so the plain matrix is kept beside the packed one if there is
+enough memory; otherwise only the packed one is kept, and a head tied to the embedding is still copied. Smaller fp32
+matrices are stored column-major instead of row-major. Swapping weights builds a new `Weights`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ __all__ = ["Layer", "Linear", "Weights", "check_tied", "read_tensors"]
 
 
 _LARGE = 700_000
-"""Elements from which an fp32 matrix is packed: below it nothing is gained."""
+"""Elements from which an fp32 matrix is packed: smaller ones gain nothing."""
 _SMALL_BATCH = range(2, 257)
-"""Rows for which a packed fp32 matrix is the faster one."""
+"""Numbers of rows for which a packed fp32 matrix is faster."""
 _PLENTY = 8
-"""The plain matrices are kept beside the packed ones where they take at most this part of the machine's memory."""
+"""Plain matrices are kept beside packed ones if they take at most one part in this many of the machine's memory."""
 
 
 class Linear:
-    """`y = x W^T + b` with the weight packed where the CPU can; call with x (M, in) contiguous -> (M, out)."""
+    """`y = x W^T + b`, packed where the CPU supports it; call with x (M, in) contiguous -> (M, out)."""
 
     __slots__ = ("_bias", "_packed", "_weight", "out_features")
 
     def __init__(
         self, weight: torch.Tensor, bias: torch.Tensor | None = None, *, invariant: bool = False, both: bool = False
     ) -> None:
-        """`both` keeps the plain fp32 matrix beside the packed one, `invariant` packs none."""
+        """`both` keeps the plain fp32 matrix beside the packed one; `invariant` packs none."""
         self.out_features = weight.shape[0]
         self._bias = bias
         self._packed = _pack(weight) if _gains(weight, invariant) else None
@@ -66,14 +66,14 @@ class Linear:
         return y
 
     def _plain(self, num_rows: int) -> torch.Tensor | None:
-        """The plain matrix, where it is the faster or the only one for so many rows."""
+        """The plain matrix, where it is faster or the only one for this number of rows."""
         return self._weight if self._packed is None or num_rows not in _SMALL_BATCH else None
 
 
 def _gains(weight: torch.Tensor, invariant: bool) -> bool:
-    """Whether oneDNN's layout is the faster one: bf16 where the CPU multiplies it, and large matrices of fp32.
+    """Whether oneDNN's layout is faster: bf16 where the CPU multiplies it, and large fp32 matrices.
 
-    Not in fp32 where rows must be treated alike: oneDNN picks its kernel by the number of rows.
+    Never for fp32 in batch-invariant mode: oneDNN picks its kernel by the number of rows.
     """
     if weight.device.type != "cpu":
         return False
@@ -83,9 +83,9 @@ def _gains(weight: torch.Tensor, invariant: bool) -> bool:
 
 
 def _lay(weight: torch.Tensor, invariant: bool) -> torch.Tensor:
-    """The plain matrix: small ones of fp32 with columns together, which is faster for one row and for 8 to 64.
+    """The plain matrix: small fp32 ones column-major, which is faster for one row and for 8 to 64.
 
-    Not where rows must be treated alike.
+    Not in batch-invariant mode.
     """
     is_small = weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.numel() < _LARGE
     return weight.t().contiguous().t() if is_small and not invariant else weight.contiguous()
@@ -97,7 +97,7 @@ def _pack(weight: torch.Tensor) -> torch.Tensor | None:
         row = weight.new_zeros(1, weight.shape[1])
         out = torch.ops.mkldnn._linear_pointwise(row, packed, None, "none", [], "")
         torch.ops.mkldnn._linear_pointwise.binary(row, out, packed, None, "add")
-    except (AttributeError, RuntimeError, TypeError):  # private operators: another torch may lack or change them
+    except (AttributeError, RuntimeError, TypeError):  # private operators, which another torch may lack or change
         return None
     return packed
 
@@ -136,8 +136,8 @@ class Weights:
     ) -> Weights:
         """Fuse and pack `state` (Hugging Face names, with or without the leading `model.`).
 
-        `invariant`: every row's result must be the same in every batch.
-        Raises ConfigError naming a tensor that is missing or has another shape than config.json says.
+        `invariant`: every row's result must be the same in every batch. Raises ConfigError if a tensor is missing or
+        does not have the shape of config.json.
         """
         source = _Source(state, dtype, device, invariant, _is_small(state, dtype))
         embed = source("embed_tokens.weight", dims.vocab, dims.hidden)
@@ -149,13 +149,13 @@ class Weights:
 
 
 def _is_small(state: Mapping[str, torch.Tensor], dtype: torch.dtype) -> bool:
-    """Whether a second copy of the weights may be held."""
+    """Whether memory suffices for a second copy of the weights."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return sum(tensor.numel() for tensor in state.values()) * dtype.itemsize * _PLENTY <= memory
 
 
 class _Source:
-    """Looks a tensor up under its possible names, checks its shape, casts and moves it."""
+    """Finds a tensor under its possible names, checks its shape, casts and moves it."""
 
     def __init__(
         self, state: Mapping[str, torch.Tensor], dtype: torch.dtype, device: torch.device, invariant: bool, both: bool
@@ -200,9 +200,9 @@ def _layer(source: _Source, dims: Dims, prefix: str) -> Layer:
 
 
 def check_tied(state: Mapping[str, torch.Tensor], dims: Dims, folder: Path) -> None:
-    """Raise ConfigError where config.json ties the head to the embedding and the weights hold another one.
+    """Raise ConfigError where config.json ties the head to the embedding but the weights contain another head.
 
-    Transformers takes that head then, and vLLM the embedding.
+    Transformers would use that head, and vLLM the embedding.
     """
     head, embed = state.get("lm_head.weight"), state.get("model.embed_tokens.weight")
     if dims.tied and head is not None and embed is not None and not torch.equal(head, embed.to(head.dtype)):
@@ -213,7 +213,7 @@ def check_tied(state: Mapping[str, torch.Tensor], dims: Dims, folder: Path) -> N
 
 
 def _other(folder: Path) -> str:
-    """What helps where the weights are there in torch's own format."""
+    """Advice for a folder whose weights are in torch's own format."""
     pickles = sorted(path.name for path in folder.glob("*.bin"))
     if not pickles:
         return ""
@@ -226,7 +226,7 @@ def _other(folder: Path) -> str:
 def read_tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Read every tensor of a folder's model (`weight_files`), as stored.
 
-    Raises ConfigError when there is none, when a shard named by the index is absent, or a file is broken.
+    Raises ConfigError when there is none, when a shard named by the index is absent, or when a file is damaged.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file

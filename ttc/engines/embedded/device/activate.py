@@ -1,4 +1,4 @@
-"""act(gate) * up behind their folded product: SiLU (Llama, Qwen, Mistral) or GELU in its tanh form (Gemma)."""
+"""act(gate) * up after their fused product: SiLU (Llama, Qwen, Mistral) or tanh-GELU (Gemma)."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["activate", "activate_block"]
 def activate_block(
     gate_up, x, out, hidden, intermediate, eps, GELU: tl.constexpr, FOLDED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """One program a row and block of the intermediate columns."""
+    """One program per row and block of intermediate columns."""
     row, column = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < intermediate
     factor = 1.0

@@ -1,7 +1,7 @@
-"""The static buffers of the step: whatever a captured graph holds an address of, except weights and keys.
+"""The static buffers of the step: everything whose address a captured graph holds, except weights and keys.
 
 Cost: a few hundred bytes a row and the activations of one layer; logits, masks and presence are the large ones (256
-rows of a vocabulary of 152k in bf16: 78 MB, 5 MB and 5 MB). `first(rows)` are views of the leading rows: a bucket of
+rows of a vocabulary of 152k in bf16: 78 MB, 5 MB and 5 MB). `first(rows)` are views of the leading rows: a bucket in
 the same memory.
 """
 
@@ -17,31 +17,31 @@ from ttc.engines.embedded.device.shape import StepWeights
 __all__ = ["BLOCK", "NUM_STATS", "WARPS", "StepBuffers"]
 
 BLOCK = 2048
-"""Entries of the vocabulary that one program of the sampler reads."""
+"""Vocabulary entries that one program of the sampler reads."""
 WARPS = 8
-"""Of a program of the sampler."""
+"""Warps of a program of the sampler."""
 NUM_STATS = 6
-"""Numbers kept of each block: scaled maximum, its mass, the first index of the maximum; raw maximum, mass and sum."""
+"""Statistics per block: scaled maximum, its mass, the first index of the maximum; raw maximum, mass and sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepBuffers:
-    """All have rows first, but `turn` and `output`.
+    """Rows are the first axis, except for `turn` and `output`.
 
-    `output` (ahead, rows, 3) holds a token or -1, and the bits of its log-probability and of the self-certainty.
+    `output` (ahead, rows, 3) holds a token or -1, and the bits of its log-probability and self-certainty.
     """
 
-    inputs: torch.Tensor  # int32: records of the host
-    state: torch.Tensor  # int32 (rows, 4): ticket, token, position, ended; the device's own
-    positions: torch.Tensor  # int32: of the token that is fed, -1 for a row that does not run
-    slots: torch.Tensor  # int32: page * PAGE + offset where its keys go, or -1
-    turn: torch.Tensor  # int32 (2): the step of the block that runs, and the next
+    inputs: torch.Tensor  # int32: records from the host
+    state: torch.Tensor  # int32 (rows, 4): ticket, token, position, ended; written by the device only
+    positions: torch.Tensor  # int32: of the fed token, -1 for a row that is not running
+    slots: torch.Tensor  # int32: page * PAGE + offset for its keys, or -1
+    turn: torch.Tensor  # int32 (2): the running step of the block, and the next
     masks: torch.Tensor  # int32 (masks, words): bit v % 32 of word v // 32 allows token v; a record names its mask
     presence: torch.Tensor  # int32 (rows, words): the tokens in a row's text, likewise; kept under a penalty only
     output: torch.Tensor
     x: torch.Tensor  # the residual stream
     normed: torch.Tensor
-    branch: torch.Tensor  # a product that is normed before it is added
+    branch: torch.Tensor  # a product that is normed before the addition
     qkv: torch.Tensor
     q: torch.Tensor  # (rows, heads, head size)
     gate_up: torch.Tensor
@@ -83,21 +83,21 @@ class StepBuffers:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """All of them."""
+        """All buffers."""
         return tuple(getattr(self, item.name) for item in fields(self))
 
     @property
     def block(self) -> int:
-        """Entries of the vocabulary in one column of `stats`: BLOCK, or fewer for a small vocabulary."""
+        """Vocabulary entries per column of `stats`: BLOCK, or fewer for a small vocabulary."""
         return 1 << (-(-self.logits.shape[1] // self.stats.shape[2]) - 1).bit_length()
 
     @property
     def lasting(self) -> tuple[torch.Tensor, ...]:
-        """What lives from one step to the next."""
+        """The buffers that carry state from one step to the next."""
         return self.inputs, self.state, self.turn, self.presence, self.output
 
     def first(self, rows: int) -> StepBuffers:
-        """Views of the leading rows; a row that waits may still name a mask that stood behind them."""
+        """Views of the leading rows; masks are not cut, since a waiting row may still refer to any of them."""
         whole = {"turn", "output", "masks"}
         views = {item.name: getattr(self, item.name)[:rows] for item in fields(self) if item.name not in whole}
         return replace(self, **views)

@@ -1,4 +1,4 @@
-"""The kernels of this folder as the cases of an ahead-of-time compiler: one of each shape that people run.
+"""The kernels of this folder as cases for an ahead-of-time compiler: one of each common shape.
 
 (name, kernel, signature, constexprs, options): `triton.compile(ASTSource(kernel, signature, constexprs), ...)`. Shapes
 are those of Qwen2.5-0.5B and 7B and Qwen3-8B; the vocabulary's blocks are those of 152k entries.
@@ -28,7 +28,7 @@ _PLAIN: Mapping[str, int] = {"num_warps": 4}
 
 
 def _types(**names: str) -> dict[str, str]:
-    """One type -> the names that have it, in the order of the kernel's parameters once sorted by `_case`."""
+    """Map each type's names to the type; `_case` sorts them in the order of the kernel's parameters."""
     return {name: kind.replace("_", "*") for kind, joined in names.items() for name in joined.split()}
 
 

@@ -1,12 +1,12 @@
-"""The second pass of the sampler: one token per row, its log-probability where wanted, stop test, next position.
+"""The second pass of the sampler: one token per row, its log-probability if requested, stop test, next position.
 
-The definition is that of `ttc.engines.embedded.core.sampler`: repetition penalty, temperature, then top-k, then
-top-p, then min-p; tokens tied with the last kept one are kept; the inverse of the cumulative weights at the row's own
-uniform number. There is no sort: the weight of the last kept token is the largest t for which as much as is wanted lies
-at t and above, and both the count and the mass above t fall with t, so t is searched among the bit patterns of fp32,
-eight pivots a pass, ten passes. A pass skips blocks whose maximum lies below what is still in question: after a few,
-nearly all. Rows without top-k and top-p skip the search; min-p needs none, since the highest weighs 1. Sums over blocks
-are fp64, in fixed order: no atomics, so a row's draw never depends on others. Under a penalty, the token drawn is added
+Its definition is that of `ttc.engines.embedded.core.sampler`: repetition penalty, temperature, then top-k, then top-p,
+then min-p; tokens tied with the last kept one are kept; the inverse of the cumulative weights at the row's own uniform
+number. There is no sort: the weight of the last kept token is the largest t for which the tokens with weight >= t reach
+the wanted count or mass. Both decrease with t, so t is found by a search over the bit patterns of fp32, eight pivots a
+pass, ten passes. A pass skips blocks whose maximum is below the remaining interval: after a few passes, nearly all.
+Rows without top-k and top-p skip the search; min-p needs none, since the highest weight is 1. Sums over blocks are
+fp64, in fixed order without atomics, so a row's draw never depends on other rows. Under a penalty, the token is added
 to the row's text.
 """
 
@@ -36,16 +36,16 @@ from ttc.engines.embedded.device.uniform import uniform_of
 __all__ = ["draw", "draw_row"]
 
 PIVOTS = 8
-"""Weights that a pass of the search tries: three bits of the threshold."""
+"""Weights tested per pass of the search: three bits of the threshold."""
 
 
 LAUNCH = {"num_warps": WARPS, "maxnreg": 128}
-"""The assembler would take 80 registers by itself, and spill."""
+"""By default the assembler would use 80 registers, and spill."""
 
 
 @triton.jit
 def _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK: tl.constexpr):
-    """exp(scaled logit - top) of a block, 0 where it is not allowed."""
+    """exp(scaled logit - top) of a block, 0 where masked."""
     column = block * BLOCK + tl.arange(0, BLOCK)
     inside = column < vocab
     value = lowered(logits, presence, penalty, column, inside, words)
@@ -71,10 +71,10 @@ def _above(
     BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """fp64 (PIVOTS): the mass (or COUNT) of tokens with weight >= each pivot; `floor` is the least of the pivots."""
+    """fp64 (PIVOTS): the mass (or COUNT) of tokens with weight >= each pivot; `floor` is the smallest pivot."""
     total = tl.zeros((PIVOTS,), tl.float64)
     for block in range(0, num_blocks):
-        # The margin covers a product and a difference that one kernel rounds once and another twice.
+        # the margin covers a product and a difference that one kernel rounds once and another twice
         if tl.exp(tl.load(peaks + block) - top) * 1.001 >= floor:
             weight = _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK)
             unit = tl.full((BLOCK,), 1.0, tl.float32) if COUNT else weight
@@ -102,8 +102,8 @@ def _threshold(
     BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """Bits of the largest weight t with at least `goal` at t and above; it is `low` or higher."""
-    high = tl.full((), 0x3F900000, tl.int32)  # 1.125: no weight is as large
+    """Bits of the largest weight t such that tokens with weight >= t reach `goal`; at least `low`."""
+    high = tl.full((), 0x3F900000, tl.int32)  # 1.125: above every weight
     number = tl.arange(0, PIVOTS)
     while high - low > 1:
         width = (high - low + PIVOTS - 1) // PIVOTS
@@ -127,7 +127,7 @@ def _threshold(
             BLOCK,
             PIVOTS,
         )
-        # The first pivot is known to hold enough; sums that rounding lowered must not lose it.
+        # The first pivot is known to suffice; rounding in the sums must not exclude it.
         enough = ((total >= goal) | (number == 0)) & (bits < high)
         steps = tl.sum(enough.to(tl.int32), 0)
         low, high = low + width * (steps - 1), tl.minimum(low + width * steps, high)
@@ -153,7 +153,7 @@ def _floor(
     BLOCK: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """The least weight that top-k, then top-p keep."""
+    """The smallest weight that passes top-k and then top-p."""
     low = tl.full((), 0, tl.int32)
     if (top_k > 0) & (top_k < vocab):
         goal = top_k.to(tl.float64)
@@ -175,7 +175,7 @@ def _floor(
             BLOCK,
             PIVOTS,
         )
-        # The mass of exactly k tokens: those above the last, and as many of its weight as are still missing.
+        # the mass of exactly k tokens: those above the threshold, and as many tied with it as are missing
         last, next_up = low.to(tl.float32, bitcast=True), (low + 1).to(tl.float32, bitcast=True)
         pivots = tl.zeros((1,), tl.float32) + next_up
         num = tl.sum(
@@ -267,7 +267,7 @@ def _sample(
     BLOCKS: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """The first token whose cumulative weight passes uniform * total: blocks first, then inside one block."""
+    """The first token whose cumulative weight exceeds uniform * total: first the block, then the token in it."""
     number = tl.arange(0, BLOCKS)
     peak = tl.load(stats + number, mask=number < num_blocks, other=float("-inf"))
     mass = tl.load(stats + num_blocks + number, mask=number < num_blocks, other=0.0) * tl.exp(peak - top)
@@ -345,7 +345,7 @@ def draw_row(
     BLOCKS: tl.constexpr,
     PIVOTS: tl.constexpr,
 ):
-    """One program a row; a row that does not run puts out -1."""
+    """One program per row; a row that is not running outputs -1."""
     row = tl.program_id(0)
     step, position = tl.load(turn), tl.load(positions + row)
     target = output + (step * all_rows + row) * 3
@@ -409,7 +409,7 @@ def draw_row(
 
 
 def draw(buffers: StepBuffers, weights: StepWeights) -> None:
-    """`logits`, `stats` -> one turn of `output`, and the next state of each row."""
+    """`logits`, `stats` -> one entry of `output`, and the next state of each row."""
     rows, vocab = buffers.logits.shape
     ahead, all_rows, _ = buffers.output.shape
     num_blocks = buffers.stats.shape[2]

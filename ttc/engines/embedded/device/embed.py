@@ -1,6 +1,6 @@
-"""The first node of a step: which rows run, where their keys go, and the embedding of their newest token.
+"""The first node of a step: which rows run, the slots of their keys, and the embedding of their newest token.
 
-One program a row. A row whose record has another ticket than its state is new. A row runs until a stop id ends it or
+One program per row. A row is new if its record has another ticket than its state. A row runs until a stop id ends it or
 its limit is reached; one that does not run has position -1 and slot -1, writes no keys and samples nothing.
 """
 
@@ -34,7 +34,7 @@ def embed_row(
     PAGE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Take over what the host says of the row, then copy its embedding."""
+    """Read the host's record of the row, then copy its embedding."""
     row = tl.program_id(0)
     record, own = inputs + row * stride, state + row * 4
     ticket = tl.load(record)
@@ -48,7 +48,7 @@ def embed_row(
     tl.store(own + 2, position)
     tl.store(own + 3, ended)
 
-    offset = position - tl.load(record + 3)  # -1: the token that has a slot of its own
+    offset = position - tl.load(record + 3)  # -1: the token has a slot of its own
     page = tl.load(record + FIELDS + offset // PAGE, mask=runs & (offset >= 0), other=0)
     place = tl.where(offset >= 0, page * PAGE + offset % PAGE, tl.load(record + SLOT))
     tl.store(slots + row, tl.where(runs, place, -1))

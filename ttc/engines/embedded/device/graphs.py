@@ -1,7 +1,8 @@
-"""Captured graphs, one per bucket of rows, in a table that belongs to the buffers whose addresses they hold.
+"""Captured graphs, one per bucket of rows, in a table tied to the addresses of the buffers they use.
 
-A graph replays on the addresses it was captured with, whatever lives there now. So the table compares, before every
-block, where all buffers lie with where they lay; one that moved empties it. Nobody needs to remember to.
+A graph replays on the addresses it was captured with, whatever is stored there by then. So before every block the table
+compares the addresses of all buffers with those at capture; if any has changed, it drops all graphs. Callers need not
+invalidate anything.
 
 Capture: the state is cloned *first*, then the warm-up runs on a side stream that waits for the clone, with all rows
 stopped, so that it writes no keys. The first graph of a table is replayed once and compared with one eager step on the
@@ -21,7 +22,7 @@ from ttc.errors import EngineError
 __all__ = ["Capturable", "GraphTable"]
 
 _TOLERANCE = 0.05
-"""Of the largest number: a library may pick another kernel inside a capture, whose sums are rounded otherwise."""
+"""Relative to the largest number: inside a capture a library may choose another kernel, which rounds differently."""
 
 
 class Capturable(Protocol):
@@ -34,12 +35,12 @@ class Capturable(Protocol):
 
     @property
     def variant(self) -> Hashable:
-        """What else a capture depends on: shapes of launches that are no buffer's."""
+        """Anything else that a capture depends on, such as launch shapes."""
         ...
 
     @property
     def lasting(self) -> Sequence[torch.Tensor]:
-        """What a step changes and a later one reads, but for keys and values; the records too, which `halt` changes."""
+        """Buffers that carry state between steps, except keys and values; with the records, which `halt` changes."""
         ...
 
     def eager(self, rows: int) -> None:
@@ -47,11 +48,11 @@ class Capturable(Protocol):
         ...
 
     def halt(self) -> None:
-        """Queue that no row runs."""
+        """Queue a change that stops all rows."""
         ...
 
     def results(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the last step came to: numbers (rows, anything), and which rows ran."""
+        """Results of the last step: numbers (rows, any), and which rows ran."""
         ...
 
 
@@ -66,14 +67,14 @@ class GraphTable:
         self.captures = 0
 
     def replay(self, bucket: int, count: int) -> None:
-        """Queue `count` steps of `bucket` rows, captured now if need be."""
+        """Queue `count` steps of `bucket` rows, capturing the graph if needed."""
         held = tuple(self._source.held)
         addresses = tuple(tensor.data_ptr() for tensor in held)
         if addresses != self._addresses:
             if self._graphs:
-                self._runtime.mark().synchronize()  # a graph that runs is not to be destroyed
+                self._runtime.mark().synchronize()  # a running graph must not be destroyed
             self._graphs.clear()
-            # The table owns what its graphs point to: an address is given to nobody else while they live.
+            # The table keeps the graphs' tensors alive, so that their addresses are not reused.
             self._addresses, self._owned = addresses, held
         key = bucket, self._source.variant
         if key not in self._graphs:
@@ -83,7 +84,7 @@ class GraphTable:
 
     def _capture(self, bucket: int, *, compare: bool) -> Replayable:
         self.captures += 1
-        state = self._save()  # before the side stream starts: its warm-up must not be what is saved
+        state = self._save()  # before the side stream starts, so that its warm-up does not change what is saved
         self._source.halt()
         self._runtime.apart(lambda: self._twice(bucket))
         self._restore(state)
@@ -94,7 +95,7 @@ class GraphTable:
         return graph
 
     def _twice(self, bucket: int) -> None:
-        """Libraries allocate their workspaces, and Triton compiles, at first calls, which a capture must not see."""
+        """Run twice before a capture: at first calls libraries allocate workspaces and Triton compiles."""
         self._source.eager(bucket)
         self._source.eager(bucket)
 
@@ -106,11 +107,11 @@ class GraphTable:
             tensor.copy_(value)
 
     def _compare(self, bucket: int, graph: Replayable, state: Sequence[torch.Tensor]) -> None:
-        """Raises EngineError where a replay does not do what an eager step does."""
+        """Raise EngineError where a replay does not give the results of an eager step."""
         self._source.eager(bucket)
         numbers, runs = (tensor.clone() for tensor in self._source.results(bucket))
         self._restore(state)
-        self._source.results(bucket)[0].fill_(float("nan"))  # a graph that does nothing must not pass
+        self._source.results(bucket)[0].fill_(float("nan"))  # so that a graph that does nothing fails the comparison
         graph.replay()
         again, runs_again = self._source.results(bucket)
         error = torch.where(runs[:, None], (again - numbers).abs(), 0.0).amax()

@@ -1,7 +1,7 @@
 """Root-mean-square norms (Zhang, Sennrich 2019): the factor of a row, and a norm with its residual in one kernel.
 
-`row_factor` is what folded products need: 1 / rms of the residual stream, computed again by each program that needs it
-(a row of 7 KB out of the second-level cache) instead of by a node of its own.
+`row_factor` serves folded products: 1 / rms of the residual stream, recomputed by each program that needs it (a row of
+7 KB from the L2 cache) instead of in a node of its own.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
@@ -33,7 +33,7 @@ def row_factor(x, hidden, eps, BLOCK: tl.constexpr):
 
 @triton.jit
 def norm_row(x, y, weight, out, hidden, eps, PLACE: tl.constexpr, BLOCK: tl.constexpr):
-    """One program a row; PLACE as in `PLACES`."""
+    """One program per row; PLACE as in `PLACES`."""
     row = tl.program_id(0)
     x += row * hidden
     y += row * hidden
@@ -61,6 +61,6 @@ def norm_row(x, y, weight, out, hidden, eps, PLACE: tl.constexpr, BLOCK: tl.cons
 def norm(
     x: torch.Tensor, weight: torch.Tensor, eps: float, place: Place, *, y: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """All (rows, hidden), the weight fp32; `y` is not read where `place` is plain, `out` not written where behind."""
+    """All (rows, hidden), weight fp32; `y` is not read if `place` is plain, `out` not written if it is behind."""
     rows, hidden = x.shape
     norm_row[(rows,)](x, y, weight, out, hidden, eps, PLACE=PLACES[place], BLOCK=1024)

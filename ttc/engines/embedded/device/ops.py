@@ -1,4 +1,4 @@
-"""The kernels of a step as one table: Triton's, or the same in plain torch."""
+"""The kernels of a step as one table: in Triton, or the same in plain torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Whole(Protocol):
 
 
 class Projection(Protocol):
-    """The kernel behind the product of q, k and v."""
+    """The kernel after the product of q, k and v."""
 
     def __call__(
         self,
@@ -56,7 +56,7 @@ class Norm(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StepOps:
-    """What a step launches beside its matrix products and attention."""
+    """The operations of a step besides its matrix products and attention."""
 
     embed: Whole
     project: Projection

@@ -1,7 +1,7 @@
-"""Behind the product of q, k and v: row factor, bias, q and k norms, rotary, the scale of q, keys into their page.
+"""The kernel after the product of q, k and v: row factor, bias, q/k norms, RoPE, scale, writing keys and values.
 
-One program a row and key head, which also does the query heads of its group. Rotary in the half-split form of Su et al.
-2021 (arXiv 2104.09864), with the tables of `rope_tables`: the sine's first half carries the minus sign.
+One program per row and key head, which also processes the query heads of its group. RoPE in the half-split form of Su
+et al. 2021 (arXiv 2104.09864), with the tables of `rope_tables`: the first half of the sine has the minus sign.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
@@ -20,7 +20,7 @@ __all__ = ["project", "project_group"]
 
 @triton.jit
 def _halves(source, bias, at, inside, factor, HALF: tl.constexpr, BIAS: tl.constexpr):
-    """Both halves of heads at offsets `at`, scaled, with their bias."""
+    """Both halves of heads at offsets `at`, scaled, plus bias."""
     low = tl.load(source + at, mask=inside, other=0.0).to(tl.float32) * factor
     high = tl.load(source + at + HALF, mask=inside, other=0.0).to(tl.float32) * factor
     if BIAS:
@@ -31,7 +31,7 @@ def _halves(source, bias, at, inside, factor, HALF: tl.constexpr, BIAS: tl.const
 
 @triton.jit
 def _turn(low, high, norm, cos, sin, column, inside, eps, HALF: tl.constexpr, NORM: tl.constexpr):
-    """Norm over the head where the family has it, then rotary; low and high (heads, columns)."""
+    """Norm over the head where the family has it, then RoPE; low and high (heads, columns)."""
     if NORM:
         total = tl.sum(low * low, 1) + tl.sum(high * high, 1)
         factor = (1.0 / tl.sqrt(total / (2 * HALF) + eps))[:, None]

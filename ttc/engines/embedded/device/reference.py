@@ -1,6 +1,6 @@
-"""The kernels of this folder in plain torch: what they are tested against, and what a step runs where Triton cannot.
+"""The kernels of this folder in plain torch: the oracle of their tests, and the step where Triton is not available.
 
-Same signatures, same buffers, no value read by the host, so these can be captured as well. The sampler sorts.
+Same signatures and buffers; no value is read by the host, so these can be captured as well. The sampler sorts.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def activate(buffers: StepBuffers, weights: StepWeights) -> None:
 def project(
     buffers: StepBuffers, weights: StepWeights, layer: StepLayer, keys: torch.Tensor, values: torch.Tensor
 ) -> None:
-    """See `ttc.engines.embedded.device.project`; a row without a slot writes back what its page 0 held."""
+    """See `ttc.engines.embedded.device.project`; a row without a slot rewrites the content of its page 0."""
     dims, eps = weights.dims, weights.dims.eps
     qkv = buffers.qkv.float()
     if weights.folded:
@@ -82,7 +82,7 @@ def project(
     q, k = (part * cos + part.roll(dims.head_dim // 2, -1) * sin for part in (q, k))
     buffers.q.copy_(q * weights.query_scale)
     for pool, part in ((keys, k), (values, v)):
-        # Rows that do not run write into a page of their own behind the pool, dropped at once.
+        # rows that are not running write to an extra page after the pool, which is dropped at once
         spare = torch.cat((pool, torch.zeros_like(pool[:1])))
         place = torch.where(buffers.slots >= 0, buffers.slots, pool.shape[0] * PAGE).long()
         spare.index_put_((place // PAGE, _all_heads(pool), place % PAGE), part.to(pool.dtype).transpose(0, 1))
@@ -94,7 +94,7 @@ def _all_heads(pool: torch.Tensor) -> torch.Tensor:
 
 
 def uniforms_of(low: torch.Tensor, high: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """`ttc.seeds.uniforms` in int64, whose products wrap as those of uint64: int32 words and positions (rows)."""
+    """`ttc.seeds.uniforms` in int64, whose products wrap like those of uint64: int32 words and positions (rows)."""
     key = (low.long() & 0xFFFFFFFF) | (high.long() << 32)
     value = key + position.long() * _signed(0x9E3779B97F4A7C15)
     for _ in range(2):
@@ -113,7 +113,7 @@ def _shifted(value: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def survey(buffers: StepBuffers, weights: StepWeights) -> None:
-    """Nothing: the reference's `draw` reads the logits themselves."""
+    """Does nothing: the reference's `draw` reads the logits itself."""
 
 
 def draw(buffers: StepBuffers, weights: StepWeights) -> None:
@@ -150,7 +150,7 @@ def _floats(words: torch.Tensor) -> torch.Tensor:
 
 
 def _allowed(buffers: StepBuffers) -> torch.Tensor:
-    """What the mask of each row allows: (rows, vocab) bool."""
+    """The tokens that each row's mask allows: (rows, vocab) bool."""
     slot = buffers.inputs[:, record.MASK].long()
     column = torch.arange(buffers.logits.shape[1], device=slot.device)
     words = buffers.masks[slot.clamp(min=0)][:, column // 32]
@@ -179,7 +179,7 @@ def _note(buffers: StepBuffers, token: torch.Tensor, runs: torch.Tensor) -> None
 
 
 def _filtered(probs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Zero what top-k, then top-p, then min-p exclude; tokens tied with the last kept one stay."""
+    """Zero the weights that top-k, then top-p, then min-p exclude; tokens tied with the last kept one are kept."""
     vocab = probs.shape[1]
     top_k, top_p = inputs[:, record.TOP_K], _floats(inputs[:, record.TOP_P]).double()
     limited = (top_k > 0) & (top_k < vocab)

@@ -1,8 +1,8 @@
-"""What the host says of a row: a record of int32 words, all rows of which go to the device in one pinned transfer.
+"""The host's records of rows: int32 words, sent to the device for all rows in one pinned transfer.
 
 The host owns the record, the device owns the state (token, position, ended). A record carries a *ticket*; a row whose
-ticket is not the one in its state is new, and takes token and position from the record. So the host may send all
-records again at any time, a page or a limit changed, without knowing how far the device has come.
+ticket differs from the one in its state is new, and takes token and position from the record. So the host may resend
+all records at any time, with a page or a limit changed, without knowing how far the device has come.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, MIN_P, PENALTY, KE
 )
 NUM_STOPS = 8
 FIELDS = STOPS + NUM_STOPS
-"""Words before the numbers of the row's pages. KEY has two words, the low one first."""
+"""Words before the row's page numbers. KEY has two words, the low one first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowStart:
     """A row to decode.
 
-    `token` is the newest one, at the absolute `position`, its keys not yet written; `pages` hold the keys from
-    position `first` on. Where `slot` (page * PAGE + offset) is not -1, the keys of `token` alone go there, before
-    `first`: all draws of a prompt share the place of its last token. Tokens are sampled up to the absolute position
-    `limit`, the last one that the row may have. `top_k` 0, `top_p` 1 and `min_p` 0 mean off, `temperature` 0 greedy;
-    `key` is the draw's. A `masked` row waits for `constrain` before each token. A repetition `penalty` other than 1
-    lowers the tokens of `text`, which holds prompt and draw so far, and those that the row samples.
+    `token` is the newest one, at the absolute `position`, its keys not yet written; `pages` hold the keys from position
+    `first` on. Where `slot` (page * PAGE + offset) is not -1, the keys of `token` alone go there, before `first`: all
+    draws of a prompt share the slot of its last token. Tokens are sampled up to the absolute position `limit`, the last
+    one that the row may have. `top_k` 0, `top_p` 1 and `min_p` 0 mean off, `temperature` 0 greedy; `key` is the draw's.
+    A `masked` row waits for `constrain` before each token. A repetition `penalty` other than 1 applies to the tokens of
+    `text`, which are those of the prompt and the draw so far, and to those that the row samples.
     """
 
     token: int
@@ -65,7 +65,7 @@ class RowStart:
 
 
 def write(record: npt.NDArray[np.int32], row: RowStart, ticket: int) -> None:
-    """Fill a record (FIELDS + table width words) for a row; its limit is written by the step (`device.step`)."""
+    """Fill the record (FIELDS + table width words) of a row; the step writes its limit (`device.step`)."""
     words = record.view(np.uint32)
     record[[TICKET, TOKEN, POSITION, FIRST]] = ticket, row.token, row.position, row.first
     inverse = 0.0 if row.temperature == 0 else np.float32(1.0) / np.float32(row.temperature)
@@ -91,5 +91,5 @@ def presence(row: RowStart, num_words: int) -> npt.NDArray[np.int32]:
 
 
 def room(row: RowStart, num_pages: int) -> int:
-    """The absolute position behind the last one that the row's pages hold."""
+    """The absolute position after the last one that fits into the row's pages."""
     return row.first + PAGE * num_pages

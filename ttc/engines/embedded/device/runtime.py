@@ -1,7 +1,7 @@
-"""The few things of CUDA that the step uses, in one place: device, streams, events, graphs.
+"""The parts of CUDA that the step uses: device, streams, events, graphs.
 
 `cuda` is `torch.cuda`, or an emulation with the same names. A graph records the streams of the *current* device, so
-all of it runs under `torch.cuda.device(device)`: without that, a step on `cuda:1` captures nothing.
+everything runs under `torch.cuda.device(device)`: without it, a step on `cuda:1` captures nothing.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Replayable(Protocol):
 
 
 class Mark(Protocol):
-    """A place in the queue of the device."""
+    """A point in the device's queue."""
 
     def synchronize(self) -> None:
-        """Wait until the device has passed it: the one blocking call of a look."""
+        """Wait until the device has passed it: the only blocking call of a look."""
         ...
 
 
@@ -38,12 +38,12 @@ class CudaRuntime:
         self.device, self._cuda = device, cuda
 
     def here(self) -> contextlib.AbstractContextManager[Any]:
-        """Make the device the current one."""
+        """A context that makes the device the current one."""
         context: contextlib.AbstractContextManager[Any] = self._cuda.device(self.device)
         return context
 
     def apart(self, work: Callable[[], None]) -> None:
-        """Run `work` on a stream of its own, behind all that is queued by now; what is queued later waits for it."""
+        """Run `work` on its own stream, after all work queued so far; later work waits for it."""
         current, side = self._cuda.current_stream(self.device), self._cuda.Stream(self.device)
         side.wait_stream(current)
         with self._cuda.stream(side):
@@ -51,19 +51,19 @@ class CudaRuntime:
         current.wait_stream(side)
 
     def capture(self, work: Callable[[], None]) -> Replayable:
-        """Record `work` without running it."""
+        """Capture `work` as a graph without running it."""
         graph: Replayable = self._cuda.CUDAGraph()
         with self._cuda.graph(graph, capture_error_mode="thread_local"):
             work()
         return graph
 
     def mark(self) -> Mark:
-        """Mark the end of what is queued by now."""
+        """Mark the end of the work queued so far."""
         event = self._cuda.Event()
         event.record(self._cuda.current_stream(self.device))
         mark: Mark = event
         return mark
 
     def pinned(self, like: torch.Tensor) -> torch.Tensor:
-        """A host tensor of the same shape, from and to which copies do not block."""
+        """A pinned host tensor of the same shape, for copies that do not block."""
         return torch.empty(like.shape, dtype=like.dtype, pin_memory=like.is_cuda)

@@ -1,7 +1,7 @@
-"""What a decoder is to the captured step: its numbers, and its weights with the norms folded in.
+"""A decoder as the captured step needs it: its dimensions, and its weights with the norms folded in.
 
-`fold` reads Hugging Face names. The tensors of `StepWeights` can serve prefill too: a plain RMS norm without weight in
-front of `layer.qkv` is the same function as the model's own norm and its own matrices.
+`fold` reads Hugging Face names. The tensors of `StepWeights` can be used for prefill too: an RMS norm without weight
+before `layer.qkv` is the same function as the model's own norm and matrices.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ttc.errors import ConfigError
 __all__ = ["PAGE", "StepLayer", "StepWeights", "Style", "fold", "refold"]
 
 PAGE = 16
-"""Tokens of one page of keys and values."""
+"""Tokens per page of keys and values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """Where families differ: Gemma has GELU, `1 + weight` norms, norms behind its products, a scaled embedding."""
+    """How families differ: Gemma has GELU, `1 + weight` norms, norms after its products, a scaled embedding."""
 
     activation: Literal["silu", "gelu"] = "silu"
     unit_offset: bool = False
@@ -53,7 +53,7 @@ class StepLayer:
 
 @dataclass(frozen=True, slots=True)
 class StepWeights:
-    """All of a decoder; `folded` says that the norms before the products stand in the matrices."""
+    """All weights of a decoder; `folded` means that the norms before the products are part of the matrices."""
 
     dims: Dims
     embed: torch.Tensor
@@ -65,7 +65,7 @@ class StepWeights:
 
     @property
     def query_scale(self) -> float:
-        """What queries are multiplied by."""
+        """The factor applied to queries."""
         return self.style.query_scale if self.style.query_scale is not None else self.dims.head_dim**-0.5
 
     @property
@@ -86,20 +86,20 @@ def fold(
     rotary: Sequence[Dims] = (),
     head: bool = True,
 ) -> StepWeights:
-    """Fuse q, k, v and gate, up, and multiply norm weights into the matrices behind them (not in fp16).
+    """Fuse q, k, v and gate, up, and multiply norm weights into the matrices that follow (not in fp16).
 
     Args:
         state: tensors under Hugging Face names, with or without the leading `model.`.
-        dims: the numbers of config.json.
-        dtype: of the matrices; the product with the norm is rounded to it once.
+        dims: the dimensions in config.json.
+        dtype: of the matrices; their product with the norm is rounded to it once.
         device: where the weights go.
         max_context: rows of the rotary tables.
-        style: what the family does otherwise.
-        rotary: of each layer, the dimensions that its rotary tables come from; `dims` where there are none.
-        head: whether there is a head over the vocabulary; without one, it is an empty matrix.
+        style: how the family differs.
+        rotary: for each layer, the dimensions of its rotary tables; `dims` where empty.
+        head: whether there is a language-model head; without one, it is an empty matrix.
 
     Raises:
-        ConfigError: a tensor is missing, or has another shape than config.json says.
+        ConfigError: a tensor is missing, or its shape differs from config.json.
     """
     source = _Source(state, dims, dtype, device, style)
     kinds = rotary or (dims,) * dims.num_layers
@@ -118,7 +118,7 @@ def fold(
 
 
 def refold(weights: StepWeights, state: Mapping[str, torch.Tensor]) -> None:
-    """Put other numbers into the tensors of `weights`, one layer after the other; addresses stay. Raises as `fold`."""
+    """Load other weights into the tensors of `weights`, layer by layer; addresses stay. Raises as `fold`."""
     dims, embed = weights.dims, weights.embed
     source = _Source(state, dims, embed.dtype, embed.device, weights.style)
     for index, layer in enumerate(weights.layers):
@@ -134,7 +134,7 @@ def refold(weights: StepWeights, state: Mapping[str, torch.Tensor]) -> None:
 
 
 class _Source:
-    """Looks tensors up under Hugging Face names, checks their shapes, fuses and folds them."""
+    """Finds tensors under their Hugging Face names, checks their shapes, fuses and folds them."""
 
     def __init__(
         self,
@@ -198,7 +198,7 @@ class _Source:
         return tensor.detach().to(self._device)
 
     def _matrix(self, parts: Sequence[tuple[str, int]], width: int, scale: torch.Tensor | None) -> torch.Tensor:
-        """The matrices of (name, rows) below each other, with a norm's weight in their columns."""
+        """The matrices (name, rows) stacked along rows, with the weight of a norm multiplied into their columns."""
         whole = torch.cat([self._tensor(f"{name}.weight", rows, width) for name, rows in parts])
         scaled = whole.float() * scale if self.folded and scale is not None else whole
         return scaled.to(self._dtype).contiguous()

@@ -1,16 +1,16 @@
 """A decoding step that stays on the device: several tokens of every row between two looks of the host.
 
 A *block* is up to `ahead` replays of one captured step, then one copy of their tokens to pinned memory and an event.
-`look` queues the next block before it waits for the last one, so the device never waits for the host. Per token: one
-replay, and per block one transfer in (only where a row came, went or grew), one out, and one wait.
+`look` queues the next block before it waits for the previous one, so the device never waits for the host. The cost is
+one replay per token; per block one transfer in (only if a row was added, removed or extended), one out, and one wait.
 
-What the device does not know of (stop strings, caps on thinking, aborts) ends rows from the host, by `stop`, up to
-two blocks late: tokens of the row that arrive after that are counted as `overrun` and dropped. Rows that end by a stop
-id or their limit stop on the device at once and put out nothing more.
+Conditions that the device cannot check (stop strings, caps on thinking, aborts) end rows from the host, by `stop`, up
+to two blocks late: tokens of the row that arrive after that are counted as `overrun` and dropped. Rows that end by a
+stop id or their limit stop on the device at once and output nothing more.
 
 The caller owns the pages. It gives a row pages ahead of its tokens by `grow`; a row without room waits. A page may be
-given to another row as soon as `stop` returned: what is queued by then still writes there, but before all that comes
-after. Attention is passed in, reads its own plan buffers, and derives what grows from `positions`.
+assigned to another row as soon as `stop` has returned: work queued before still writes there, but before everything
+queued later. Attention is passed in, reads its own plan buffers, and derives growing lengths from `positions`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 
 
 class StepAttention(Protocol):
-    """Attention of one token per row over keys that already hold that token."""
+    """Attention of one token per row over keys that already include that token."""
 
     def __call__(self, layer: int, q: torch.Tensor, buffers: StepBuffers) -> torch.Tensor:
-        """Scaled q (rows, heads, head size) -> same shape; `buffers.positions` is -1 for a row that does not run."""
+        """Scaled q (rows, heads, head size) -> same shape; `buffers.positions` is -1 for a row that is not running."""
         ...
 
     @property
@@ -51,11 +51,11 @@ class StepAttention(Protocol):
 
     @property
     def variant(self) -> Hashable:
-        """How its kernels are launched now; a captured step serves one variant."""
+        """The current launch shape of its kernels; a captured step serves one variant."""
         ...
 
     def send(self, parity: int) -> None:
-        """Queue the transfer of its plan where that changed; the host memory of the other parity may be in flight."""
+        """Queue the transfer of a changed plan; host memory of the other parity may still be in flight."""
         ...
 
     def pages(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -65,7 +65,7 @@ class StepAttention(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowTokens:
-    """What a row got since the last look; log-probabilities and self-certainties in nats, empty unless wanted.
+    """What a row received since the last look; log-probabilities and self-certainties in nats, empty unless requested.
 
     `ended`: stop (a stop id, the last of `tokens`), length (its limit), or None.
     """
@@ -78,7 +78,7 @@ class RowTokens:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """By ticket: new tokens of rows, and how many tokens came for rows that the host had stopped."""
+    """New tokens of rows by ticket, and the number of tokens that arrived for rows already stopped by the host."""
 
     rows: Mapping[int, RowTokens]
     overrun: Mapping[int, int]
@@ -86,7 +86,7 @@ class Look:
 
 @dataclass(slots=True)
 class _Row:
-    """The host's view of a row: `position` of the newest token it has seen, and how many more may be queued."""
+    """The host's view of a row: `position` of the newest token received, and how many more may be queued."""
 
     start: RowStart
     index: int
@@ -97,7 +97,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Queued steps: who sat in which row, and where in the ring their tokens lie."""
+    """Queued steps: which ticket had which row, and the entries of the ring with their tokens."""
 
     mark: Mark
     output: torch.Tensor
@@ -123,7 +123,7 @@ def run_step(buffers: StepBuffers, weights: StepWeights, attend: StepAttention, 
 
 
 def _input(buffers: StepBuffers, weights: StepWeights, norm: torch.Tensor | None, ops: StepOps) -> torch.Tensor:
-    """What a product reads: the residual stream where its norm is folded, else the normed one."""
+    """The input of a product: the residual stream where its norm is folded, else the normed stream."""
     if norm is None:
         return buffers.x
     ops.norm(buffers.x, norm, weights.dims.eps, "plain", y=buffers.x, out=buffers.normed)
@@ -138,7 +138,7 @@ def _add(
     norm: torch.Tensor | None,
     ops: StepOps,
 ) -> None:
-    """Queue x += value W^T, inside the product; with a norm behind the product where the family has one."""
+    """Queue x += value W^T in one product; in families with a norm after the product, queue that norm too."""
     if norm is None:
         buffers.x.addmm_(value, matrix.t())
         return
@@ -150,10 +150,10 @@ class DeviceStep:
     """Rows that decode on the device. Not thread-safe; call it from the thread that queues prefill, on its stream.
 
     Args:
-        weights: of the decoder; replaced by assigning `weights`, which empties the table of graphs.
+        weights: of the decoder; assigning `weights` replaces them and drops all graphs.
         attend: attention and the pages.
         runtime: CUDA on the device of the weights.
-        max_rows: rows at first; grows by doubling.
+        max_rows: initial number of rows; grows by doubling.
         ahead: tokens per look, at least 1.
         ops: the kernels; the reference's for tests.
     """
@@ -181,7 +181,7 @@ class DeviceStep:
     # -- rows --------------------------------------------------------------------------------------------------------
 
     def start(self, row: RowStart) -> int:
-        """Add a row; returns its ticket, under which its tokens come."""
+        """Add a row; returns its ticket, by which `look` reports its tokens."""
         if not self._free:
             self._resize(2 * len(self._rows), self._width)
         self._widen(len(row.pages))
@@ -195,7 +195,7 @@ class DeviceStep:
         return ticket
 
     def grow(self, ticket: int, pages: Sequence[int]) -> None:
-        """Give a row all its pages, new ones behind the old."""
+        """Set all pages of a row, new ones after the old."""
         row = self._rows[ticket]
         self._widen(len(pages))
         record.write_pages(self._records[row.index], pages)
@@ -212,17 +212,17 @@ class DeviceStep:
         self._limit(ticket)
 
     def stop(self, ticket: int) -> None:
-        """Drop a row; tokens that are still to come for it are overrun."""
+        """Drop a row; its outstanding tokens become overrun."""
         row = self._rows.pop(ticket)
         self._masks.pop(ticket, None)
         self._fresh.discard(ticket)
         self._records[row.index, record.LIMIT] = 0
         self._free.append(row.index)
-        self._free.sort(reverse=True)  # low rows first: a small bucket for few rows
+        self._free.sort(reverse=True)  # low rows first, so that few rows need a small bucket
         self._changed = True
 
     def _limit(self, ticket: int) -> None:
-        """How far the row may run: its own limit, its pages, and one token where it waits for masks."""
+        """Set how far the row may run: its own limit, its pages, and one token where it waits for masks."""
         row = self._rows[ticket]
         limit = min(row.start.limit, record.room(row.start, row.num_pages))
         if row.start.masked:
@@ -231,7 +231,7 @@ class DeviceStep:
         self._changed = True
 
     def index(self, ticket: int) -> int:
-        """The row's place in the buffers, which stays."""
+        """The row's index in the buffers, which does not change."""
         return self._rows[ticket].index
 
     def reach(self, ticket: int) -> int:
@@ -248,18 +248,18 @@ class DeviceStep:
 
     @property
     def tickets(self) -> tuple[int, ...]:
-        """Of the rows that are there."""
+        """The tickets of all rows."""
         return tuple(self._rows)
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs and nothing is to come."""
+        """Whether nothing is running and no result is outstanding."""
         return not self._rows and self._queued is None
 
     def look(self) -> Look:
         """Queue a block, then wait for the one before it. With a masked row: a block of one token, waited for.
 
-        A block is as long as any row may still run, so what ends by its limit leaves no replay in vain behind.
+        A block is no longer than any row may still run, so rows that end by their limit leave no useless replay queued.
         """
         alone = any(row.start.masked for row in self._rows.values())
         blocks = [self._queued, self._queue(1 if alone else self._ahead)]
@@ -267,7 +267,7 @@ class DeviceStep:
         return self._read(blocks)
 
     def drain(self) -> Look:
-        """Wait for what is queued, and queue nothing."""
+        """Wait for the queued blocks, without queueing another."""
         block, self._queued = self._queued, None
         return self._read([block])
 
@@ -275,7 +275,8 @@ class DeviceStep:
         count = min(count, max(map(self._left, self._rows.values()), default=0))
         if count <= 0:
             return None
-        self._parity = 1 - self._parity  # two blocks are in flight at most: the other's host tensors stay untouched
+        # at most two blocks are in flight, so the host tensors of the other are not overwritten
+        self._parity = 1 - self._parity
         with self._runtime.here():
             self._send()
             bucket = self._bucket()
@@ -298,7 +299,7 @@ class DeviceStep:
         return min(next((size for size in BUCKETS if size >= used), used), self._buffers.x.shape[0])
 
     def _send(self) -> None:
-        """One pinned transfer of all records where one changed, one of the masks where there are any.
+        """One pinned transfer of all records if one changed, and one of the masks if there are any.
 
         And one of the text of each new row under a penalty.
         """
@@ -322,7 +323,7 @@ class DeviceStep:
         self._attend.send(self._parity)
 
     def _read(self, blocks: Sequence[_Block | None]) -> Look:
-        """Wait for blocks and hand out their tokens."""
+        """Wait for blocks and return their tokens."""
         outcomes: dict[int, list[npt.NDArray[np.int32]]] = {}
         for block in blocks:
             if block is not None:
@@ -343,7 +344,7 @@ class DeviceStep:
         return Look({ticket: row for ticket, row in rows.items() if row.tokens}, overrun)
 
     def _take(self, ticket: int, words: npt.NDArray[np.int32]) -> RowTokens:
-        """Account for words (tokens, 3) of a live row; one that ended is dropped."""
+        """Record the words (tokens, 3) of a live row; a row that has ended is dropped."""
         row = self._rows[ticket]
         row.position += len(words)
         tokens = tuple(words[:, 0].tolist())
@@ -361,7 +362,7 @@ class DeviceStep:
         facts = words[:, 1:].copy().view(np.float32)
         return RowTokens(tokens, tuple(facts[:, 0].tolist()), tuple(facts[:, 1].tolist()), ended)
 
-    # -- what graphs are captured of ---------------------------------------------------------------------------------
+    # -- Capturable ----------------------------------------------------------------------------------------------------
 
     @property
     def held(self) -> Sequence[torch.Tensor]:
@@ -393,7 +394,7 @@ class DeviceStep:
     # -- memory ------------------------------------------------------------------------------------------------------
 
     def _allocate(self, rows: int, width: int) -> None:
-        """New buffers, device and host; the graphs of the old ones go with the next replay."""
+        """New buffers on device and host; graphs of the old ones are dropped at the next replay."""
         buffers = StepBuffers.allocate(self.weights, rows, width, self._ahead)
         self._buffers, self._width, self._changed = buffers, width, True
         self._records: npt.NDArray[np.int32] = np.zeros(buffers.inputs.shape, np.int32)

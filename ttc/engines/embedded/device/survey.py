@@ -1,8 +1,9 @@
-"""The first pass of the sampler: per row and block of the vocabulary, what a draw needs to know of it.
+"""The first pass of the sampler: statistics per row and block of the vocabulary.
 
-Of the scaled logits, lowered by the row's repetition penalty, that its mask allows: the maximum, the mass sum(exp(l -
-maximum)) and the first index of the maximum; where log-probabilities are wanted, the same of the raw ones, and their
-sum. A grid of rows x blocks fills the device at batch 1. Numbers per block are fp32; `draw` adds them up in fp64.
+Of the scaled logits that the row's mask allows, lowered by its repetition penalty: the maximum, the mass sum(exp(l -
+maximum)) and the first index of the maximum; if log-probabilities are requested, also the maximum, mass and sum of the
+raw logits. A grid of rows x blocks occupies the device even at batch 1. Numbers per block are fp32; `draw` adds them up
+in fp64.
 """
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
@@ -20,7 +21,7 @@ __all__ = ["allowed", "lowered", "survey", "survey_block"]
 
 @triton.jit
 def allowed(masks, slot, column, inside, words):
-    """Which of the columns the mask in `slot` allows; without one (slot -1) those inside, and nothing is read."""
+    """Which columns the mask in `slot` allows; without one (slot -1) all columns inside, and nothing is read."""
     reach = tl.where(slot >= 0, words * 32, 0)
     word = tl.load(masks + slot * words + column // 32, mask=column < reach, other=-1)
     return inside & (((word >> (column % 32)) & 1) == 1)
@@ -39,7 +40,7 @@ def lowered(logits, presence, penalty, column, inside, words):
 
 @triton.jit
 def _mass(value, peak):
-    """sum(exp(value - peak)), 0 where nothing is allowed."""
+    """sum(exp(value - peak)), 0 where all is masked."""
     return tl.sum(tl.exp(value - tl.where(peak == float("-inf"), 0.0, peak)), 0)
 
 
@@ -61,7 +62,7 @@ def survey_block(
     NUM_STATS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program a row and block; a row that does not run costs one load."""
+    """One program per row and block; a row that is not running costs one load."""
     row, block, num_blocks = tl.program_id(0), tl.program_id(1), tl.num_programs(1)
     if tl.load(positions + row) >= 0:
         record = inputs + row * stride

@@ -1,4 +1,4 @@
-"""The uniform number of (draw key, absolute token position), bit for bit that of `ttc.seeds.uniforms`."""
+"""The uniform number of (draw key, absolute token position), identical to `ttc.seeds.uniforms` bit for bit."""
 
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
 from __future__ import annotations

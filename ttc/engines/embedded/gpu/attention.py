@@ -1,9 +1,9 @@
-"""Attention of rows and of new tokens over a GPU's pool: the forest's plan, kept where captured graphs look for it.
+"""Attention of rows and of new tokens over a GPU's pool: the forest's plan, in buffers that captured graphs refer to.
 
-The plan (`kernels.plan`) is made again when rows come or run out of planned room, and when the prefix tree has moved
-pages; it goes to the device in one transfer beside the records of the rows. Its buffers are replaced by larger ones
-where it does not fit, which the table of graphs notices by their addresses. Grids are rounded up: one graph serves all
-plans of a tile and a power of two of items.
+A new plan (`kernels.plan`) is made when rows are added, when they run out of planned room, and when the prefix tree has
+moved pages; it goes to the device in one transfer beside the records of the rows. Buffers that are too small are
+replaced by larger ones, which the table of graphs notices by their addresses. Grid sizes are rounded up, so that one
+graph serves all plans with the same tile and the same power of two of items.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["KERNELS", "AttentionKernels", "PagedPrefill", "PlannedAttention"]
 
 @dataclass(frozen=True, slots=True)
 class AttentionKernels:
-    """Those of `kernels`, or the same in plain torch for tests; arguments as theirs."""
+    """The kernels of `kernels`, or the same in plain torch for tests, with the same arguments."""
 
     decode: Callable[..., torch.Tensor]
     prefill: Callable[..., torch.Tensor]
@@ -46,11 +46,11 @@ class PlannedAttention:
     """The `StepAttention` of rows whose nodes are in a pool.
 
     Args:
-        pool: where keys and values lie.
+        pool: holds keys and values.
         runtime: CUDA on the device of the pool.
         kernels: decoding and prefill.
-        windows: of each layer; None sees all.
-        multiprocessors: of the device, which a plan is to fill.
+        windows: sliding window of each layer, in tokens; None is full attention.
+        multiprocessors: number on the device, for which plans are balanced.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class PlannedAttention:
         self._pool, self._runtime, self._kernels = pool, runtime, kernels
         self._windows, self._multiprocessors = windows, multiprocessors
         self._dims: Dims = pool.shelf.dims
-        # A plan leaves out what no layer sees: only where all have a window, and then of the widest.
+        # A plan skips keys that no layer reads: only if all layers have a window, and then outside the widest one.
         sizes = [window for window in windows if window is not None]
         self._trimmed = max(sizes) if len(sizes) == len(windows) else None
-        self._schedule: ForestSchedule | None = None  # until it is sent
+        self._schedule: ForestSchedule | None = None  # not yet sent to the device
         self.schedule: ForestSchedule | None = None
         """The newest plan."""
         self._tile, self._items = 16, _LEAST.items
         self._allocate(_LEAST)
 
     def plan(self, nodes: Sequence[PagedNode], positions: Sequence[int]) -> None:
-        """Plan the next block: nodes name rows by their place, `positions` are of all places."""
+        """Plan the next block: nodes refer to rows by their index, `positions` has an entry for every index."""
         dims = self._dims
         widest = max((len(node.rows) for node in nodes), default=1)
         most = widest_tile(dims.head_dim, self._pool.shelf.dtype.itemsize)
@@ -111,10 +111,10 @@ class PlannedAttention:
 
     @staticmethod
     def num_bytes(dims: Dims, itemsize: int, rows: int, members: int) -> int:
-        """Of the buffers beside the plan itself."""
+        """Size of the buffers besides the plan itself."""
         return dims.num_heads * (members * 4 * (dims.head_dim + 1) + rows * dims.head_dim * itemsize)
 
-    # -- what the step asks ------------------------------------------------------------------------------------------
+    # -- StepAttention -----------------------------------------------------------------------------------------------
 
     @property
     def held(self) -> Sequence[torch.Tensor]:
@@ -140,20 +140,20 @@ class PlannedAttention:
         return self._pool.shelf.layer(layer)
 
     def __call__(self, layer: int, q: torch.Tensor, buffers: StepBuffers) -> torch.Tensor:
-        """See `StepAttention`; grids are of the step's rows and of as many items as the variant says."""
+        """See `StepAttention`; the grid covers the step's rows and the number of items given by the variant."""
         rows, whole = len(q), self._plan.capacity
         capacity = replace(whole, rows=rows, items=min(self._items, whole.items))
         plan = replace(self._plan, capacity=capacity, tile=self._tile, positions=buffers.positions)
         keys, values = self.pages(layer)
         out = self._out[:rows]
-        # Queries come scaled.
+        # queries are scaled already
         return self._kernels.decode(
             q, keys, values, plan, out, self._scratch, scale=1.0, window=self._windows[layer]
         )  # fmt: skip
 
 
 class PagedPrefill:
-    """Attention of the new tokens of several segments, whose keys it writes into their pages first."""
+    """Attention of the new tokens of several segments; first writes their keys and values into their pages."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class PagedPrefill:
         windows: Sequence[int | None],
         send: Callable[[NDArray[Any]], torch.Tensor],
     ) -> None:
-        """`items`: (segment, new tokens), pages reserved; `slots`: where the new tokens go; `send`: to the device."""
+        """`items`: (segment, new tokens), pages reserved; `slots` of the new tokens; `send` copies to the device."""
         dims = pool.shelf.dims
         self._pool, self._kernels, self._windows = pool, kernels, windows
         self._pages, self._offsets = slots // PAGE, slots % PAGE
@@ -178,7 +178,7 @@ class PagedPrefill:
         )
 
     def __call__(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        """Q (T, heads, D) scaled, k and v (T, kv heads, D) of all items one after another -> (T, heads * D)."""
+        """Attend: q (T, heads, D) scaled, k and v (T, kv heads, D), all items concatenated -> (T, heads * D)."""
         keys, values = self._pool.shelf.layer(layer)
         keys[self._pages, :, self._offsets] = k
         values[self._pages, :, self._offsets] = v
@@ -189,7 +189,7 @@ class PagedPrefill:
 
 
 def _nodes(segment: Segment, count: int) -> list[PagedNode]:
-    """A chain whose last segment gets `count` more tokens."""
+    """The nodes of a chain whose last segment gets `count` more tokens."""
     nodes: list[Any] = []
     for part in segment.chain():
         length = part.length + (count if part is segment else 0)
@@ -203,5 +203,5 @@ def _sizes(capacity: PlanCapacity) -> tuple[int, int, int]:
 
 
 def _power(size: int) -> int:
-    """The power of two that holds `size`."""
+    """The smallest power of two that is at least `size`."""
     return 1 << max(size - 1, 0).bit_length()

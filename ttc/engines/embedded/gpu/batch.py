@@ -1,8 +1,8 @@
-"""What is decoded together on a GPU: as `core.batch` says, but rows stay on the device for several tokens at a time.
+"""The batch on a GPU: as `core.batch`, but rows stay on the device for several tokens at a time.
 
-All draws of a prompt feed its last token themselves, into one place that they share, and sample their first token in
-the captured step like every other: a prompt needs no row and no sampler of its own. What the host alone can see (stop
-strings, aborts) ends a draw up to two blocks late; what came after the end is counted apart and never delivered.
+All draws of a prompt feed its last token themselves, into one shared slot, and sample their first token in the captured
+step like any other: a prompt needs no row and no separate sampling. Conditions that only the host can check (stop
+strings, aborts) end a draw up to two blocks late; tokens after the end are counted as overrun and never delivered.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["DeviceBatch"]
 class DeviceBatch(Batch):
     """A `Batch` over a `DeviceBody` and a `DeviceDecoder`."""
 
-    extras = frozenset({"repetition_penalty"})  # a step hands out the drawn token alone, and does not count tokens
+    extras = frozenset({"repetition_penalty"})  # a step returns only the sampled token, and counts no earlier ones
     _body: DeviceBody
     _decoder: DeviceDecoder  # type: ignore[assignment]  # its rows are draws
 
     def tick(self) -> None:
-        """Prefill what there is room for, start draws on the rows that are free, take the tokens of a block."""
+        """One step: prefill prompts for which there is room, start draws on free rows, take the tokens of a block."""
         self._admit()
         self._launch()
         if not self._decoder.idle:
@@ -38,11 +38,11 @@ class DeviceBatch(Batch):
         self._decoder.reset()
 
     def _promised(self) -> int:
-        """See `Batch._promised`; rows hold pages ahead of their tokens already."""
+        """See `Batch._promised`; rows already hold pages ahead of their tokens."""
         return sum(PAGE + max(row.reserve - _room(row), 0) for row in self.rows if isinstance(row, LiveDraw))
 
     def _lead(self, job: Job) -> None:
-        """Make a place for the last token of a prompt; its draws start at once."""
+        """Reserve a slot for the last token of a prompt; its draws can start at once."""
         job.lead = self._body.pool.segment(job.segment)
         self._body.pool.reserve(job.lead, 1)
         job.lead.length = 1
@@ -56,7 +56,7 @@ class DeviceBatch(Batch):
             job = draw.job
             if job.lead is None:
                 raise EngineError("a draw was started before its prompt was computed")
-            # The prefix tree may have gone on behind the last token of the prompt by now.
+            # by now the prefix tree may have appended tokens after the last one of the prompt
             lead = job.lead.upto(len(job.ids)) or job.lead
             draw.segment = self._body.pool.segment(lead)
             self._decoder.start(draw, draw.segment, lead)
@@ -65,12 +65,12 @@ class DeviceBatch(Batch):
         self._newcomers = []
 
     def _step(self) -> None:
-        """Hand out the tokens of a block, and free the rows that have ended."""
+        """Deliver the tokens of a block, and free the rows that have ended."""
         parts = self._decoder.look()
         self._remember({draw.job for draw in parts})
         for draw, part in parts.items():
             self._hand_out(draw, part)
-        for row in range(len(self.rows) - 1, -1, -1):  # backwards: a freed row is filled with the last one
+        for row in range(len(self.rows) - 1, -1, -1):  # backwards, since the last row moves into a freed one
             entry = self.rows[row]
             if isinstance(entry, LiveDraw) and entry.ended:
                 self._drop(row)
@@ -88,14 +88,16 @@ class DeviceBatch(Batch):
             if draw.ended:
                 return
             if last and part.ended is not None:
-                raise EngineError(f"the device ended a draw ({part.ended}) that goes on: {token} is no end of it")
+                raise EngineError(
+                    f"the device ended a draw ({part.ended}) that has not ended: {token} is not one of its stops"
+                )
         draw.late = 0
 
     def _remember(self, jobs: set[Job]) -> None:
-        """Let the prefix tree have the last tokens of prompts, whose keys are there by now.
+        """Add the last tokens of prompts, whose keys are computed by now, to the prefix tree.
 
-        Where all draws have started, the token moves to the end of what it continues, and they follow it there; else it
-        stays where the draws that are yet to start compute it once more.
+        If all draws of a prompt have started, the token is appended to the segment before it, and the draws follow it
+        there; otherwise it stays in its own slot, where the remaining draws compute it once more.
         """
         new = {job: job.lead for job in jobs if job.lead is not None and job.segment is not job.lead}
         for job, lead in new.items():
@@ -132,6 +134,6 @@ class DeviceBatch(Batch):
 
 
 def _room(draw: LiveDraw) -> int:
-    """Tokens that the pages of a row hold beyond those that it has got."""
+    """Tokens that a row's pages hold beyond those it has."""
     segment = draw.segment
     return 0 if segment is None else max(segment.start + len(segment.pages) * PAGE - draw.position, 0)

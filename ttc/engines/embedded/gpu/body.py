@@ -1,7 +1,7 @@
-"""The model on a GPU: prefill over the pool of pages, with the very weights that the captured step reads.
+"""The model on a GPU: prefill over the pool of pages, with the same weight tensors as the captured step.
 
-Norm weights are folded into the matrices behind them (`device.shape`), so here a norm is one without weight, and there
-is one copy of every matrix. Sums differ from those of the step by the rounding of one norm.
+Norm weights are folded into the following matrices (`device.shape`), so norms here have no weight, and every matrix
+exists once. Results differ from those of the step by the rounding of one norm.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ __all__ = ["DeviceBody"]
 
 
 class DeviceBody(Body):
-    """A `Body` over `StepWeights`; its kernels take items of any length together.
+    """A `Body` over `StepWeights`; its kernels process items of any length together.
 
     Args:
         step_weights: of the captured step.
         runtime: CUDA on their device.
         num_pages: of the pool.
-        max_context: tokens of a sequence.
-        windows: of each layer; None sees all.
+        max_context: most tokens of a sequence.
+        windows: sliding window of each layer, in tokens; None is full attention.
         kernels: attention.
-        ops: all else of the step.
+        ops: all other operations of the step.
     """
 
     _pads_below = 0.0
@@ -66,7 +66,7 @@ class DeviceBody(Body):
         return self.runtime.here()
 
     def send(self, numbers: NDArray[Any]) -> torch.Tensor:
-        """Copy to the device behind what is queued there, without a wait."""
+        """Queue a copy to the device without waiting for it."""
         tensor = torch.from_numpy(np.ascontiguousarray(numbers))
         if self.device.type != "cuda":
             return tensor.clone()
@@ -93,13 +93,13 @@ class DeviceBody(Body):
         return F.linear(hidden, self.step_weights.head)
 
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:
-        """See `Body.swap`; in place, one layer after the other, so that there are never two copies."""
+        """See `Body.swap`; in place, layer by layer, so that the weights never exist twice."""
         refold(self.step_weights, state)
 
     def _append(
         self, items: Sequence[tuple[Segment, Sequence[int]]], steps: MakeAttend | None
     ) -> tuple[torch.Tensor, ...]:
-        """See `Body._append`; one attention serves all items."""
+        """See `Body._append`; one attention call serves all items."""
         for segment, ids in items:
             self.pool.reserve(segment, len(ids))
         slots = [self.pool.slots(segment, segment.length, len(ids)) for segment, ids in items]
@@ -116,7 +116,7 @@ class DeviceBody(Body):
     def _heads(
         self, layer: StepLayer, qkv: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries, keys, values (T, heads, D), normed where the family does, turned, queries scaled."""
+        """Queries, keys, values (T, heads, D): normed where the family does, rotated (RoPE), queries scaled."""
         dims = self.dims
         if layer.bias is not None:
             qkv = qkv + layer.bias.to(self.dtype)
@@ -129,7 +129,7 @@ class DeviceBody(Body):
         return (q * self.step_weights.query_scale).to(self.dtype), k.to(self.dtype), v
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
-        """Over the last axis; the weight is fp32, or None where it stands in the next matrix."""
+        """RMS norm over the last axis; the weight is fp32, or None where it is folded into the next matrix."""
         if weight is None:
             return F.rms_norm(x, x.shape[-1:], None, self.dims.eps)
         return (F.rms_norm(x.float(), x.shape[-1:], None, self.dims.eps) * weight).to(x.dtype)

@@ -1,12 +1,12 @@
-"""What a model needs on a GPU, in bytes, settled before a weight is read; what does not fit is refused with numbers.
+"""The memory that a model needs on a GPU, in bytes, computed before weights are read; too large a model is refused.
 
-Needed are the weights, the scratch memory of steps and prefill, and keys and values: one pool that is allocated whole,
-an eighth of which (at most one full context) admission leaves free, since the prefix tree copies what it splits. With
-these the engine takes nothing more.
+It needs the weights, the scratch memory of steps and prefill, and one pool of keys and values, allocated as a whole.
+Admission leaves an eighth of the pool free (at most one full context), since the prefix tree copies what it splits. The
+engine allocates nothing beyond these.
 
-A reward model is loaded behind the engine and shares out what is free then: weights, prefill's scratch memory and a
-pool of its own. Two models have two pools, since a layer's pages are one tensor that kernels read by its shape, and
-models differ in layers and heads; whoever is short of pages forgets its own.
+A reward model is loaded after the engine and budgets the memory then free: weights, scratch memory of prefill and a
+pool of its own. Two models have two pools, since a layer's pages are one tensor of fixed shape, and models differ in
+layers and heads; each pool evicts only its own prefixes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["ENGINE", "REWARD_MODEL", "DeviceBudget", "Owner", "budget", "scratch
 _GIB = 1 << 30
 _PREFILL = 2048  # tokens of a batch, as `Body.extend` cuts them
 _FIXED = 512 << 20  # libraries' workspaces and the context of CUDA
-_SHARE = 5  # a fifth of what is free stays free
+_SHARE = 5  # one part in this many of free memory stays free
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Whose budget it is, for errors: how its options are spelled, and what helps where the model does not fit."""
+    """Who the budget is for: the prefix of its options in errors, and advice where the model does not fit."""
 
     prefix: str
     advice: str
@@ -44,7 +44,7 @@ REWARD_MODEL = Owner(
 
 @dataclass(frozen=True, slots=True)
 class DeviceBudget:
-    """`num_pages` of the pool; `kv_bytes` that admission may count on; tokens of the longest sequence."""
+    """`num_pages` of the pool, `kv_bytes` available to admission, and the most tokens of a sequence."""
 
     num_pages: int
     kv_bytes: int
@@ -52,9 +52,9 @@ class DeviceBudget:
 
 
 def stored_numbers(folder: Path) -> int:
-    """Numbers in the files of a folder's model, by their headers; 0 where there is none, which loading tells.
+    """Number of parameters in the files of a model folder, from their headers; 0 where it has none.
 
-    Raises ConfigError for a broken file.
+    Raises ConfigError for a damaged file.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -69,11 +69,11 @@ def stored_numbers(folder: Path) -> int:
 
 
 def scratch_bytes(dims: Dims, itemsize: int, max_batch: int, max_context: int) -> int:
-    """Of a step's buffers, its partial results, a prefill's activations and the rotary tables."""
+    """Size of a step's buffers, its partial results, the activations of a prefill and the rotary tables."""
     heads = dims.num_heads + 2 * dims.num_kv_heads
     row = dims.vocab * itemsize + dims.vocab // 8 + 3 * dims.vocab // 256  # logits, mask, survey
     row += itemsize * (3 * dims.hidden + heads * dims.head_dim + 3 * dims.intermediate)
-    row += 16 * dims.num_heads * 4 * (dims.head_dim + 1)  # partial results: sixteen for each row
+    row += 16 * dims.num_heads * 4 * (dims.head_dim + 1)  # partial results: sixteen per row
     token = itemsize * (4 * dims.hidden + 2 * heads * dims.head_dim + 4 * dims.intermediate)
     token += 4 * 2 * heads * dims.head_dim  # rotary in fp32
     return max_batch * row + _PREFILL * token + max_context * dims.head_dim * 8 + _FIXED
@@ -90,20 +90,21 @@ def budget(
     kv_bytes: int | None,
     owner: Owner = ENGINE,
 ) -> DeviceBudget:
-    """Share out the memory of a GPU.
+    """Divide the memory of a GPU.
 
     Args:
         dims: of the model.
-        weights: numbers of it.
-        itemsize: bytes of a number.
-        free: bytes of the GPU.
-        max_batch: sequences decoded at once; 0 for a model that only reads.
-        max_context: tokens of a sequence; None is the model's own.
-        kv_bytes: for keys and values; None is four fifths of what is left.
-        owner: whose it is.
+        weights: number of parameters.
+        itemsize: bytes of a parameter.
+        free: free bytes of the GPU.
+        max_batch: most sequences decoded at once; 0 for a model that only scores.
+        max_context: most tokens of a sequence; None is the model's own limit.
+        kv_bytes: for keys and values; None is four fifths of the rest.
+        owner: for error messages.
 
     Raises:
-        ConfigError: the weights, `kv_bytes` or one sequence of `max_context` tokens do not fit; says what does.
+        ConfigError: the weights, `kv_bytes` or one sequence of `max_context` tokens do not fit; the message says
+            what would.
     """
     context = min(max_context or dims.max_context, dims.max_context)
     scratch = scratch_bytes(dims, itemsize, max_batch, context)

@@ -1,11 +1,11 @@
-"""The draws that decode on a GPU: tickets of the captured step, pages ahead of their tokens, and the plan they share.
+"""The draws that decode on a GPU: rows of the captured step, pages ahead of their tokens, and their common plan.
 
-A row's own segment gets pages for some tokens more than the next two blocks, all rows at once, so that the plan is made
-again every few looks and not for each row that fills a page. Its keys are read up to the position that the device has
-reached (`kernels.plan`), so planned room costs nothing.
+Each row's own segment gets pages for the next two blocks and some more tokens, for all rows at once, so that a new plan
+is made once in several blocks and not for every row that fills a page. A row's keys are read up to the position that
+the device has reached (`kernels.plan`), so planned room costs nothing.
 
-A draw under a grammar gets the mask of its next token before each look. As long as there is one, a look is one token of
-every row, and the device stands still while the host computes masks.
+A draw with a grammar gets the mask of its next token before each block. While there is such a draw, a block is one
+token for every row, and the device waits while the host computes masks.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ __all__ = ["DeviceDecoder"]
 _AHEAD = 4
 """Tokens of a block."""
 _ROOM = 64
-"""Tokens beyond the next two blocks that a plan holds for every row."""
+"""Tokens beyond the next two blocks that a plan reserves for every row."""
 
 
 @dataclass(slots=True)
 class _Seat:
-    """A live draw: the segment that its tokens go to, and the last position that it may reach."""
+    """A live draw: the segment of its tokens, and the last position that it may reach."""
 
     draw: LiveDraw
     segment: Segment
@@ -42,7 +42,7 @@ class _Seat:
 
 
 class DeviceDecoder:
-    """Rows of `LiveDraw`s; to be called from the worker thread only."""
+    """Rows of `LiveDraw`s; may be called only from the worker thread."""
 
     def __init__(self, body: DeviceBody) -> None:
         self._pool = body.device_pool
@@ -52,12 +52,12 @@ class DeviceDecoder:
         self._step = DeviceStep(body.step_weights, self._attention, body.runtime, ahead=_AHEAD, ops=body.ops)
         self._seats: dict[int, _Seat] = {}
         self._tickets: dict[LiveDraw, int] = {}
-        self._ends: dict[int, int] = {}  # by ticket: the position up to which the plan holds room
+        self._ends: dict[int, int] = {}  # by ticket: the position up to which the plan has room
         self._version = -1
 
     @property
     def idle(self) -> bool:
-        """Whether nothing runs and nothing is to come."""
+        """Whether nothing is running and no result is outstanding."""
         return self._step.idle
 
     @property
@@ -66,7 +66,10 @@ class DeviceDecoder:
         return self._step.graphs.captures
 
     def start(self, draw: LiveDraw, segment: Segment, lead: Segment) -> None:
-        """Let a draw run whose newest token is the last of `lead`, where its keys go; what it samples to `segment`."""
+        """Start a draw whose newest token is the last of `lead`; its samples go to `segment`.
+
+        The keys and values of that newest token are written to `lead`.
+        """
         request, length = draw.request, segment.start
         sampling, rule = request.sampling, request.rule
         newest = draw.ids[-1] if draw.ids else request.ids[-1]
@@ -85,7 +88,7 @@ class DeviceDecoder:
                 top_p=sampling.top_p,
                 top_k=sampling.top_k or 0,
                 min_p=sampling.min_p,
-                stop_ids=tuple(sorted(rule.final))[:NUM_STOPS],  # the host finds the others
+                stop_ids=tuple(sorted(rule.final))[:NUM_STOPS],  # the host checks for the others
                 wants_logprobs=sampling.logprobs,
                 masked=draw.guide is not None,
                 penalty=sampling.repetition_penalty,
@@ -96,7 +99,7 @@ class DeviceDecoder:
         self._tickets[draw] = ticket
 
     def stop(self, draw: LiveDraw) -> None:
-        """Drop a draw, if the device has not done so by itself; its segment holds what the caller says it does."""
+        """Drop a draw unless the device already has; its segment then holds what the caller has recorded."""
         ticket = self._tickets.pop(draw)
         del self._seats[ticket]
         self._ends.pop(ticket, None)
@@ -104,7 +107,7 @@ class DeviceDecoder:
             self._step.stop(ticket)
 
     def reset(self) -> None:
-        """Drop every draw and what is still to come for it."""
+        """Drop every draw and all outstanding results."""
         for draw in list(self._tickets):
             self.stop(draw)
         self._step.drain()
@@ -118,7 +121,7 @@ class DeviceDecoder:
         return {self._seats[ticket].draw: part for ticket, part in look.rows.items()}
 
     def _constrain(self) -> None:
-        """Say what the next token of each draw under a grammar may be."""
+        """Set the mask of the next token of each draw with a grammar."""
         for ticket, seat in self._seats.items():
             if seat.draw.guide is not None:
                 self._step.constrain(ticket, seat.draw.guide.words())
@@ -126,7 +129,7 @@ class DeviceDecoder:
     # -- the plan ----------------------------------------------------------------------------------------------------
 
     def _stale(self) -> bool:
-        """Whether the next block needs another plan: a row is new or has too little room, or pages have moved."""
+        """Whether the next block needs a new plan: a row is new or has too little room, or pages have moved."""
         if self._version != self._pool.version:
             return True
         return any(
@@ -154,7 +157,7 @@ class DeviceDecoder:
         self._version = self._pool.version
 
     def _supply(self, ticket: int, seat: _Seat) -> None:
-        """Pages for the next two blocks and some more, as far as the draw may go."""
+        """Reserve pages for the next two blocks and some more tokens, up to the draw's last position."""
         segment = seat.segment
         end = min(seat.limit, self._step.reach(ticket) + _AHEAD + _ROOM)
         before = len(segment.pages)
@@ -165,5 +168,5 @@ class DeviceDecoder:
 
 
 def _multiprocessors(device: torch.device) -> int:
-    """Of the device; those of an H100 where there is none."""
+    """Number on the device; that of an H100 where there is none."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132

@@ -1,7 +1,7 @@
-"""Which families the decoder for GPUs runs, and how they differ: Llama, Qwen2, Qwen3, Mistral and Gemma 3 (text).
+"""The model families that the GPU decoder runs: Llama, Qwen2, Qwen3, Mistral and Gemma 3 (text).
 
-Mistral's window slides; five of six layers of Gemma 3 have one, with rotary tables of their own. Left out: Gemma's
-vision models, windows of Qwen2, mixtures of experts, biases elsewhere than on queries, keys and values.
+Mistral has a sliding window; so have five of six layers of Gemma 3, with rotary tables of their own. Left out: Gemma's
+vision models, sliding windows of Qwen2, mixtures of experts, biases other than of queries, keys and values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["DeviceFamily", "architecture"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceFamily:
-    """Of each layer: `windows` (None sees all) and `rotary`, the dimensions whose rotary tables it has."""
+    """Per layer: `windows` in tokens (None is full attention) and `rotary`, the dimensions of its rotary tables."""
 
     dims: Dims
     style: Style
@@ -27,7 +27,7 @@ class DeviceFamily:
 
 
 def architecture(config: Mapping[str, Any]) -> DeviceFamily | None:
-    """Read a config.json; None for what the decoder does not run."""
+    """Read a config.json; None for a model that the decoder does not run."""
     if config["model_type"] == "gemma3_text":
         return _gemma(config) if not (config.get("quantization_config") or config.get("attention_bias")) else None
     if not supported(config):
@@ -39,7 +39,7 @@ def architecture(config: Mapping[str, Any]) -> DeviceFamily | None:
 
 
 def _gemma(config: Mapping[str, Any]) -> DeviceFamily | None:
-    """None where a soft cap, another activation or stretched frequencies make it another model."""
+    """None where logit caps, another activation or scaled rotary frequencies make it a different model."""
     capped = config.get("final_logit_softcapping") or config.get("attn_logit_softcapping")
     if capped or config.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
         return None
@@ -73,7 +73,7 @@ def _gemma(config: Mapping[str, Any]) -> DeviceFamily | None:
 
 
 def _rotary(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """The rotary parts of layers that see all, and of those with a window; in either spelling of config.json."""
+    """Rotary parameters of layers with full attention, and with a window; accepts both notations of config.json."""
     both = config.get("rope_parameters")
     if both:
         return dict(both["full_attention"]), dict(both["sliding_attention"])

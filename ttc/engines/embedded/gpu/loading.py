@@ -1,4 +1,4 @@
-"""From a folder to a running scheduler on a GPU, or to a reward model's body there."""
+"""Load a model folder onto a GPU and start its scheduler; or load a reward model's body."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start(
     max_context: int | None,
     kv_bytes: int | None,
 ) -> Scheduler:
-    """Load the weights and start the worker; raises ConfigError, before weights are read, for what does not fit."""
+    """Load the weights and start the worker; raises ConfigError, before reading weights, where they do not fit."""
     plan = _plan(folder, family, device, dtype, max_batch, max_context, kv_bytes, ENGINE)
     state = read_tensors(folder)
     check_tied(state, family.dims, folder)
@@ -53,13 +53,13 @@ def reward_body(
     """Load a reward model: its body, with its language-model head on demand, and the folder's other tensors.
 
     Raises:
-        ConfigError: it is of a family that the decoder for GPUs does not run, or does not fit beside what is there;
-            before weights are read.
+        ConfigError: the GPU decoder does not run its family, or it does not fit into free memory; raised before
+            weights are read.
     """
     config = read_config(folder)
     family = architecture(config)
     if family is None:
-        raise ConfigError(f"{folder}: model_type {config['model_type']!r} is not run by the torch core")
+        raise ConfigError(f"{folder}: model_type {config['model_type']!r} is not supported by the torch core")
     number = pick_dtype(dtype, device)
     plan = _plan(folder, family, device, number, 0, max_context, kv_bytes, REWARD_MODEL)
     state = read_tensors(folder)
@@ -76,11 +76,11 @@ def _plan(
     kv_bytes: int | None,
     owner: Owner,
 ) -> DeviceBudget:
-    """What the model may take of what is free on the GPU."""
+    """The model's share of the GPU's free memory."""
     dims = family.dims
     if dims.head_dim not in HEAD_DIMS:
         raise ConfigError(
-            f"{folder}: heads of {dims.head_dim} numbers are not run on a GPU ({HEAD_DIMS} are): use vllm"
+            f"{folder}: head size {dims.head_dim} is not supported on a GPU ({HEAD_DIMS} are): use --engine vllm"
         )
     return budget(
         dims,

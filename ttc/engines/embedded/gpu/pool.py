@@ -1,8 +1,8 @@
-"""The pool of pages on a GPU: allocated once, token after token within a page, as the kernels read them.
+"""The pool of pages on a GPU: allocated once; in a page token by token, as the kernels read them.
 
-It is the `PagePool` of a CPU but for the layout, and for its size: it never grows, so peak memory is what was asked
-for; whoever takes a page that is not there gets a MemoryError, after which the batch goes on with fewer rows. Numbers
-of pages go to the device without waiting for what is queued there.
+It differs from the CPU's `PagePool` in its layout and in its fixed size, so peak memory is what was configured. Taking
+a page when none is free raises MemoryError, after which the batch continues with fewer rows. Page numbers are copied to
+the device without waiting for queued work.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ttc.engines.shared.shape import Dims
 __all__ = ["DevicePool", "DeviceShelf", "Send", "page_bytes"]
 
 Send: TypeAlias = Callable[[NDArray[Any]], torch.Tensor]
-"""From numbers of the host to the device, without a wait."""
+"""Copies numbers from the host to the device without waiting."""
 
 
 def page_bytes(dims: Dims, itemsize: int) -> int:
-    """Memory of one page of all layers."""
+    """Memory of one page over all layers."""
     return PAGE * dims.kv_bytes(itemsize)
 
 
@@ -41,7 +41,7 @@ class DeviceShelf(Shelf):
     def _allocate(self, pages: int) -> tuple[torch.Tensor, torch.Tensor]:
         dims = self.dims
         shape = (2, dims.num_layers, self._num_pages, dims.num_kv_heads, self.size, dims.head_dim)
-        # Zeros: what no token has written yet must be a number, since a weight of 0 times NaN is NaN.
+        # zeros, since a weight of 0 times NaN in a slot that was never written would be NaN
         self.stored = torch.zeros(shape, dtype=self.dtype, device=self.device)
         return self.stored[0].transpose(3, 4), self.stored[1]
 
@@ -49,7 +49,7 @@ class DeviceShelf(Shelf):
         raise self.full()
 
     def full(self) -> MemoryError:
-        """What to say where no page is free."""
+        """The error where no page is free."""
         return MemoryError(
             f"all {self._num_pages} pages of keys and values ({self.stored.nbytes >> 20} MiB) are in use: "
             "raise kv_bytes, or ask for fewer or shorter sequences"
@@ -73,13 +73,13 @@ class DevicePool(PagePool):
         self._send = send
 
     def check_free(self, lengths: Iterable[int]) -> None:
-        """See `PagePool.check_free`: before anything is computed that would be thrown away."""
+        """See `PagePool.check_free`; checked before computing anything that would be discarded."""
         self._collect()
         if sum(-(-length // PAGE) for length in lengths) > len(self.shelf.free):
             raise self.shelf.full()
 
     def return_memory(self, most: int) -> None:
-        """Nothing: its memory was taken when it began."""
+        """Does nothing: all memory is allocated at the start."""
 
     def places(self, segment: Segment, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """See `PagePool.places`."""
@@ -87,7 +87,7 @@ class DevicePool(PagePool):
         return pages, offsets
 
     def append(self, segment: Segment, kv: torch.Tensor) -> None:
-        """See `PagePool.append`; one launch."""
+        """See `PagePool.append`; one kernel launch."""
         count = kv.shape[3]
         if count:
             self.reserve(segment, count)
@@ -102,12 +102,12 @@ class DevicePool(PagePool):
         return stored.permute(2, 1, 3, 0, 4)
 
     def trim(self, segment: Segment) -> None:
-        """Give back the pages that `segment` was given for tokens that never came."""
+        """Return the pages of `segment` that were reserved for tokens that were never sampled."""
         needed = -(-segment.length // PAGE)
         if needed < len(segment.pages):
             self.returned.append(segment.pages[needed:])
             del segment.pages[needed:]
 
     def room(self, segment: Segment) -> int:
-        """Tokens that the pages of `segment` still hold."""
+        """Tokens that still fit into the pages of `segment`."""
         return len(segment.pages) * PAGE - segment.length

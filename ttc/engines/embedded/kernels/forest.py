@@ -1,17 +1,17 @@
 """Decode attention over a forest of pages: each shared key is read once for the rows below it.
 
-A program takes an item of the plan (a run of keys and a block of rows) and one key head: it loads the queries of its
-rows, `group` heads of each, as one tile, goes over the run's pages once, and writes a partial output and its
+A program processes one item of the plan (a run of keys and a block of rows) and one key head: it loads the queries of
+its rows, `group` heads of each, as one tile, iterates over the run's pages once, and writes a partial output and its
 log-sum-exp for each row and head. A second kernel merges the partials of a row by their log-sum-exp. This is cascade
 attention (Ye et al., FlashInfer 2025, arXiv 2501.01005; Juravsky et al., Hydragen 2024, arXiv 2402.05099) over a tree
-of any depth (Yao et al., DeFT 2024, arXiv 2404.00242), with runs split over the device as Flash-Decoding does.
+of any depth (Yao et al., DeFT 2024, arXiv 2404.00242), with runs split over the device as in Flash-Decoding.
 
-Items of few query rows, such as the last node of one branch, take a tile of 16 rows in the same launch. Two launches a
-layer; grids cover the plan's capacity, so both can be captured. Sums are in fp32; products of fp16 and bf16 on the
-tensor cores, weights rounded to the values' dtype; fp32 as three TF32 products.
+Items with few query rows, such as the last node of one branch, use a tile of 16 rows in the same launch. There are two
+launches a layer; grids cover the plan's capacity, so both can be captured. Sums are in fp32; products are fp16 or bf16
+on the tensor cores, with weights rounded to the values' dtype, or fp32 as three TF32 products.
 
-Cost: see `plan.bytes_read`; per partial result heads x (head size + 1) fp32 written and read. Left out: writing a lone
-partial straight to the output; one launch with the merge behind an atomic counter.
+Cost: see `plan.bytes_read`; heads x (head size + 1) fp32 numbers written and read per partial result. Left out: writing
+a single partial directly to the output; one launch with the merge after an atomic counter.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ttc.errors import ConfigError
 __all__ = ["ForestScratch", "decode_kernel", "forest_attention", "merge_kernel"]
 
 _NARROW = TILES[0]
-_PARTIALS = 16  # that the merge holds at a time
+_PARTIALS = 16  # partials that the merge holds at a time
 
 
 @dataclass(frozen=True, slots=True)
 class ForestScratch:
-    """Partial results of one layer; every layer uses the same."""
+    """Partial results of one layer; all layers share the buffers."""
 
     out: torch.Tensor  # (members, heads, head size) fp32
     sums: torch.Tensor  # (members, heads) fp32: log-sum-exp in base 2
 
     @classmethod
     def allocate(cls, plan: ForestPlan, num_heads: int, head_dim: int) -> ForestScratch:
-        """Room for as many partials as the plan's capacity holds."""
+        """Allocate for as many partials as the plan's capacity holds."""
         shape = max(plan.capacity.members, 1), num_heads
         device = plan.buffer.device
         return cls(torch.empty(*shape, head_dim, device=device), torch.empty(shape, device=device))
@@ -73,7 +73,7 @@ def _item(
         places, lowest, highest, window, scale, KV_HEADS, SIZE, PAGE, N, WINDOWED, EMULATED,
     )  # fmt: skip
     out, sums = closed(top, total, out)
-    # Read again, so that the addresses of the loads do not stay in registers through the loop.
+    # loaded again, so that the addresses of the loads do not occupy registers throughout the loop
     offset, num_rows = tl.load(fields + 3, volatile=True), tl.load(fields + 4, volatile=True)
     live = member < num_rows
     inside = live[:, None] & (dims < SIZE)[None]
@@ -89,7 +89,7 @@ def decode_kernel(
     NARROW: tl.constexpr, WIDE: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
     WINDOWED: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
-    """Program (item, key head). Q: (rows, heads, SIZE), `q_row` numbers from row to row; then the plan's buffers."""
+    """Program (item, key head). Q: (rows, heads, SIZE) with row stride `q_row`; then the plan's buffers."""
     item, head = tl.program_id(0), tl.program_id(1)
     if item < tl.load(COUNTS):
         fields = ITEMS + item * FIELDS
@@ -110,7 +110,7 @@ def merge_kernel(
     PARTIAL, SUMS, COUNTS, STARTS, LIST, OUT,
     HEADS: tl.constexpr, SIZE: tl.constexpr, D: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Program (row, head): the row's partials, weighted by 2 ** (log-sum-exp), P at a time; zeros without any."""
+    """Program (row, head): sum the row's partials weighted by 2 ** (log-sum-exp), P at a time; zeros without any."""
     row, head = tl.program_id(0), tl.program_id(1)
     if row < tl.load(COUNTS + 2):
         dims = tl.arange(0, D)
@@ -143,20 +143,21 @@ def forest_attention(
     scale: float,
     window: int | None = None,
 ) -> torch.Tensor:
-    """Attend each row's query to the keys of all nodes that name the row; fills and returns `out`.
+    """Attend each row's query to the keys of all nodes that list the row; fills and returns `out`.
 
     Args:
-        q: (rows, heads, head size), as many as the plan's capacity; rows may lie apart (a slice of a fused projection).
+        q: (rows, heads, head size), as many rows as the plan's capacity; may have a row stride (a slice of a fused
+            projection).
         keys: (pages, kv heads, PAGE, head size), contiguous, in q's dtype.
         values: As keys.
-        plan: What to read; rows beyond its count are left as they are.
+        plan: What to read; rows beyond its count are not written.
         out: (rows, heads, head size), contiguous.
-        scratch: Of this plan's capacity.
-        scale: Of the scores.
-        window: A row sees the keys after its position - window; None is all.
+        scratch: For this plan's capacity.
+        scale: Factor of the scores.
+        window: A row attends to keys after its position - window; None is full attention.
 
     Raises:
-        ConfigError: shapes, dtypes or layouts that do not fit.
+        ConfigError: shapes, dtypes or layouts do not match.
     """
     heads, size, kv_heads = check_attention(q, keys, values, out, group=plan.group)
     room = plan.capacity
@@ -165,7 +166,7 @@ def forest_attention(
         raise ConfigError(f"{have} are too small for a plan of {room.rows} rows and {room.members} partial results")
     launch = forest_launch(q.device, plan.tile, size, q.element_size())
     options: dict[str, Any] = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    with torch.cuda.device_of(q):  # Triton launches on the current device; nothing on a CPU
+    with torch.cuda.device_of(q):  # Triton launches on the current device; no effect on a CPU
         decode_kernel[(room.items, kv_heads)](
             q, keys, values, plan.counts, plan.items, plan.pages, plan.members, plan.positions,
             scratch.out, scratch.sums, q.stride(0), window or 0, scores_scale(scale),

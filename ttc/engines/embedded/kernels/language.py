@@ -1,4 +1,4 @@
-"""Triton, or the error that says how to install it; and whether kernels are interpreted (TRITON_INTERPRET=1)."""
+"""Import Triton, or raise the error with the install command; `INTERPRETED` reflects TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ except ImportError as exc:
     raise ConfigError("the kernels for GPUs need triton, which is not installed; run: pip install triton") from exc
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Fixed when this module is first imported, as Triton fixes it for each kernel when it is decorated."""
+"""Constant from the first import on, as Triton decides it for each kernel when it is decorated."""

@@ -1,9 +1,9 @@
 """Attention of one tile of query rows over one run of pages: the loop that both kernels share.
 
-The softmax is kept online (Milakov and Gimelshein 2018, arXiv 1805.02867; FlashAttention-2, Dao 2023, arXiv
-2307.08691), in fp32 and in base 2: `top` (M) the largest scaled score so far, `total` (M) the sum, `out` (M, D) not yet
-divided. Scores are never written anywhere. Where no row of the tile has a hidden key, blocks are done without masks;
-but not in the smallest tiles, which wait for memory anyway.
+The softmax is computed online (Milakov and Gimelshein 2018, arXiv 1805.02867; FlashAttention-2, Dao 2023, arXiv
+2307.08691), in fp32 and in base 2: `top` (M) is the largest scaled score so far, `total` (M) the sum of weights, `out`
+(M, D) the undivided output. Scores are never written to memory. Blocks in which no key is masked for any row of the
+tile skip the masks, except in the smallest tiles, which are limited by memory anyway.
 
 Left out: logit caps, attention sinks.
 """
@@ -17,7 +17,7 @@ __all__ = ["attend_run", "closed"]
 
 @triton.jit
 def _product(a, b, out, EMULATED: tl.constexpr):
-    """A matrix product with an fp32 sum; Triton's interpreter keeps bf16 as bits, so there the numbers are widened."""
+    """A matrix product with fp32 sums; Triton's interpreter stores bf16 as bits, so there the numbers are converted."""
     if EMULATED:
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, out, input_precision="tf32x3")
@@ -33,11 +33,11 @@ def _block(
     D: tl.constexpr = q.shape[1]
     dims = tl.arange(0, D)
     keys = start + tl.arange(0, N)
-    # One address of the table for each page: lanes of a page read the same word, and the pipeline fetches it, and then
-    # the keys, asynchronously ahead of their use.
+    # One table address per page: the lanes of a page read the same word, and the pipeline loads it, and then the keys,
+    # asynchronously ahead of their use.
     page = tl.load(PAGES + keys // PAGE, mask=keys < num_keys, other=0).to(tl.int64)
     base = (page * KV_HEADS + head) * (PAGE * SIZE) + (keys % PAGE) * SIZE
-    # Keys at or beyond `num_keys` may be memory that was never written: not loaded, since 0 times NaN is NaN.
+    # Keys at or after `num_keys` may never have been written: not loaded, since 0 times NaN is NaN.
     inside = (keys < num_keys)[:, None] & (dims < SIZE)[None]
     k = tl.load(K + base[:, None] + dims[None], mask=inside, other=0.0)
     v = tl.load(V + base[:, None] + dims[None], mask=inside, other=0.0)
@@ -49,7 +49,7 @@ def _block(
             seen = seen & (at > places[:, None] - window)
         scores = tl.where(seen, scores, -float("inf"))
     new = tl.maximum(top, tl.max(scores, 1) * scale)
-    # A row that has seen no key yet: its top stays -inf, its weights are 0.
+    # a row that has not met any key keeps top = -inf, and its weights are 0
     pivot = tl.where(new == -float("inf"), 0.0, new) if MASKED else new
     weights = tl.exp2(scores * scale - pivot[:, None])
     shrink = tl.exp2(top - pivot)
@@ -65,8 +65,8 @@ def attend_run(
 ):  # fmt: skip
     """Add a run of pages to the state of a tile.
 
-    q: (M, D) queries; PAGES: pointer to the run's first page id; num_keys, first: keys of the run, position of its
-    first; places: (M) positions of the rows, lowest and highest among them; scale: of the scores, times log2(e).
+    q: (M, D) queries; PAGES: pointer to the run's first page id; num_keys, first: number of keys and position of the
+    first; places: (M) positions of the rows, with their minimum and maximum; scale: of the scores, times log2(e).
     """
     end = tl.minimum(num_keys, highest - first + 1)
     low = 0
@@ -90,7 +90,7 @@ def attend_run(
 
 @triton.jit
 def closed(top, total, out):
-    """Divide: (out, log-sum-exp in base 2); zeros and -inf for a row that saw no key."""
+    """Divide by the sum: (out, log-sum-exp in base 2); zeros and -inf for a row without keys."""
     nothing = total == 0.0
     total = tl.where(nothing, 1.0, total)
     return out / total[:, None], tl.where(nothing, -float("inf"), top + tl.log2(total))

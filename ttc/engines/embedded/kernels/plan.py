@@ -1,4 +1,4 @@
-"""What a step of decoding reads, and for whom: the forest of key pages, cut into pieces of work.
+"""The plan of a decoding step: which keys are read for which rows, cut into pieces of work.
 
 A node of the tree owns pages of keys; every batch row below it attends to them. `plan_forest` cuts each node into
 items: a run of keys, and a block of rows whose query heads fill at most one tile of the kernel. An item reads its keys
@@ -6,13 +6,13 @@ once for all of its rows and writes one partial result for each; the partials of
 So a unique key is read once per step per block of `tile // group` rows, by `num_kv_heads` programs that each read their
 own head: `keys_read` counts keys, `bytes_read` bytes. (Blocks of one run start together, so all but the first should
 find it in the device's cache; that is not counted.) A run is at most an even share of all work (at least MIN_KEYS), so
-one row of a long text fills the device and a long node beside short ones does not outlast them.
+a single long row occupies the whole device, and a long node beside short ones does not finish last.
 
-Positions are absolute. A row sees the keys at or before its own position (and after position - window): so a plan may
-hold room that its rows have not reached yet, and stays valid while a captured step advances `positions` on the device.
-Rows may also be several new tokens of one sequence, whose keys are in a common node.
+Positions are absolute. A row attends to keys at or before its own position (and after position - window): so a plan may
+include room that its rows have not reached yet, and stays valid while a captured step advances `positions` on the
+device. Rows may also be several new tokens of one sequence, whose keys are in a common node.
 
-Cost: O(nodes) in Python, the rest in numpy, if pages are arrays. Left out: nodes that begin in the middle of a page.
+Cost: O(nodes) in Python, the rest in numpy, if pages are arrays. Left out: nodes that begin within a page.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ __all__ = [
 ]  # fmt: skip
 
 PAGE = 16
-"""Keys in a page."""
+"""Keys per page."""
 MIN_KEYS = 128
-"""The shortest piece a node is cut into: two blocks of the kernel, whose loads overlap."""
+"""Fewest keys of a piece: two blocks of the kernel, whose loads overlap."""
 TILES = (16, 64, 128)
-"""Query rows (rows x query heads of one key head) that a program may hold."""
+"""Query rows (rows x query heads of one key head) of a program."""
 ITEM_FIELDS = 5
-"""Of an item: offset into `pages`, keys, position of the first key, offset into `members`, rows."""
-_BLOCK = 64  # keys; pieces are multiples of it
-_WAVES = 2  # programs that a multiprocessor holds at a time
+"""Fields of an item: offset into `pages`, keys, position of the first key, offset into `members`, rows."""
+_BLOCK = 64  # keys; pieces are multiples of this
+_WAVES = 2  # programs per multiprocessor at a time
 _ALIGNED = 4  # numbers
 
 Ints: TypeAlias = NDArray[np.int32]
@@ -61,7 +61,7 @@ class PagedNode:
 
 @dataclass(frozen=True, slots=True)
 class PlanCapacity:
-    """The most that a plan's buffers hold."""
+    """The sizes of a plan's buffers."""
 
     rows: int
     items: int
@@ -75,7 +75,7 @@ class PlanCapacity:
 
     @property
     def parts(self) -> tuple[int, ...]:
-        """Lengths of a plan's arrays in the buffer, in order; each begins at 16 bytes, so that kernels compile once."""
+        """Lengths of a plan's arrays in the buffer, in order, 16-byte aligned so that kernels are compiled once."""
         numbers = (4, self.items * ITEM_FIELDS, self.pages, self.members, self.rows, self.rows + 1, self.members)
         return tuple(_ceil_int(number, _ALIGNED) * _ALIGNED for number in numbers)
 
@@ -89,8 +89,9 @@ class PlanCapacity:
 class ForestSchedule:
     """A plan on the host.
 
-    items: (items, ITEM_FIELDS); pages: flat page ids; members: (partials) the batch row of each partial result, item by
-    item; positions: (rows) of the queries; row_starts: (rows + 1) where a row's list in `row_partials` begins.
+    items: (items, ITEM_FIELDS); pages: page ids, concatenated; members: (partials) the batch row of each partial
+    result, item by item; positions: (rows) of the queries; row_starts: (rows + 1) where a row's list in `row_partials`
+    begins.
     """
 
     tile: int
@@ -104,11 +105,11 @@ class ForestSchedule:
 
     @property
     def needs(self) -> PlanCapacity:
-        """The smallest capacity that holds it."""
+        """The smallest capacity that holds this plan."""
         return PlanCapacity(len(self.positions), len(self.items), len(self.members), len(self.pages))
 
     def pack(self, capacity: PlanCapacity) -> Ints:
-        """All arrays in one buffer as `ForestPlan` lays it out: what goes to the device in one transfer."""
+        """All arrays in one buffer in the layout of `ForestPlan`, for a single transfer to the device."""
         if not capacity.holds(self.needs):
             raise EngineError(f"the plan needs {self.needs}, its buffers hold {capacity}: allocate larger ones")
         counts = np.array([len(self.items), len(self.members), len(self.positions), 0], np.int32)
@@ -123,8 +124,8 @@ class ForestSchedule:
 class ForestPlan:
     """A plan on the device: views of one int32 buffer, whose addresses never change.
 
-    Kernels are launched for the whole capacity; a program beyond `counts` (items, partials, rows, 0) leaves at once. So
-    a captured graph replays any schedule that was loaded, if it was planned for the same tile and group.
+    Kernels are launched for the whole capacity; a program beyond `counts` (items, partials, rows, 0) returns at once.
+    So a captured graph replays any schedule that was loaded, if it was planned for the same tile and group.
     """
 
     capacity: PlanCapacity
@@ -133,9 +134,9 @@ class ForestPlan:
     buffer: torch.Tensor
     counts: torch.Tensor  # (4)
     items: torch.Tensor  # (items, ITEM_FIELDS)
-    pages: torch.Tensor  # (pages) and more, up to 16 bytes; so the rest
+    pages: torch.Tensor  # (pages), padded to 16 bytes, as are the following
     members: torch.Tensor  # (members)
-    positions: torch.Tensor  # (rows); a captured step may advance it, or `replace` it by a buffer of its own
+    positions: torch.Tensor  # (rows); a captured step may advance it, or `replace` it by its own buffer
     row_starts: torch.Tensor  # (rows + 1)
     row_partials: torch.Tensor  # (members)
 
@@ -152,14 +153,14 @@ class ForestPlan:
 
     @classmethod
     def of(cls, schedule: ForestSchedule, device: torch.device | str = "cpu") -> ForestPlan:
-        """Buffers of exactly the schedule's size, filled."""
+        """A plan in buffers of exactly the schedule's size."""
         buffer = torch.zeros(schedule.needs.size, dtype=torch.int32, device=device)
         plan = cls.over(buffer, schedule.needs, tile=schedule.tile, group=schedule.group)
         plan.load(schedule)
         return plan
 
     def load(self, schedule: ForestSchedule) -> None:
-        """Replace what is planned; raises `EngineError` where it does not fit and keeps the old plan then."""
+        """Load another schedule; raises `EngineError` if it does not fit, and keeps the old one then."""
         if (schedule.tile, schedule.group) != (self.tile, self.group):
             raise EngineError(
                 f"planned for tile {schedule.tile} and group {schedule.group}, "
@@ -188,17 +189,18 @@ def plan_forest(
     """Cut the nodes into items.
 
     Args:
-        nodes: In any order; a row's keys are those of all nodes that name it.
-        positions: Of each batch row's query; the row sees keys at or before it.
-        group: Query heads of one key head.
+        nodes: In any order; a row's keys are those of all nodes that list it.
+        positions: Of each batch row's query; the row attends to keys at or before it.
+        group: Query heads per key head.
         num_kv_heads: Key heads; each is a program of its own.
-        tile: Query rows of a program, one of TILES; None is what the widest node needs. Large heads and fp32 take
-            small tiles only (`launches.widest_tile`).
-        multiprocessors: Of the device, which the items are to fill.
-        window: A row sees its last `window` positions only; pages that no row of their node sees are left out.
+        tile: Query rows of a program, one of TILES; None chooses by the widest node. Large heads and fp32 allow small
+            tiles only (`launches.widest_tile`).
+        multiprocessors: Number on the device, which the items should occupy.
+        window: A row attends to its last `window` positions only; pages outside the windows of all rows of their node
+            are left out.
 
     Raises:
-        ConfigError: a field that cannot be, by name.
+        ConfigError: names the invalid field.
     """
     _check(nodes, len(positions), group, tile, window)
     places = np.asarray(positions, np.int64)
@@ -210,8 +212,8 @@ def plan_forest(
     spans = _spans(tokens, blocks, num_kv_heads, multiprocessors)
     firsts = np.cumsum([0, *(_ceil_int(node.num_tokens, PAGE) for node in nodes)])
 
-    # One line per item: a node, its piece and its block of rows; blocks of one piece beside each other, so that the
-    # second finds the keys in the cache of the device; long pieces first, so that none begins last.
+    # One line per item: a node, its piece and its block of rows. Blocks of one piece are adjacent, so that the second
+    # finds the keys in the device's cache; long pieces come first, so that none starts last.
     pieces = _ceil(tokens, spans)
     counts = pieces * blocks
     node = np.repeat(np.arange(len(nodes)), counts)
@@ -255,7 +257,7 @@ def bytes_read(schedule: ForestSchedule, *, num_kv_heads: int, head_dim: int, el
 
 
 def _spans(tokens: _Counts, blocks: _Counts, num_kv_heads: int, multiprocessors: int) -> _Counts:
-    """Keys of a piece of each node: an even share of all work, in whole blocks of keys, the pieces of a node alike."""
+    """Keys per piece of each node: an even share of all work, in whole blocks of keys, equal within a node."""
     work = _ceil(tokens, _BLOCK)
     share = _ceil_int(int((work * blocks).sum()) * num_kv_heads, _WAVES * multiprocessors)
     pieces = _ceil(work, max(share, MIN_KEYS // _BLOCK))
@@ -263,7 +265,7 @@ def _spans(tokens: _Counts, blocks: _Counts, num_kv_heads: int, multiprocessors:
 
 
 def _trim(node: PagedNode, positions: _Counts, window: int | None) -> PagedNode:
-    """Without the leading pages that lie before the window of every row below."""
+    """The node without leading pages that lie outside the windows of all its rows."""
     if window is None or not len(node.rows):
         return node
     unseen = int(positions[list(node.rows)].min()) - window + 1 - node.start

@@ -1,9 +1,9 @@
-"""Attention of new tokens after a paged prefix, causal among themselves, without materialised scores.
+"""Attention of new tokens after a paged prefix, with a causal mask among themselves, without materialised scores.
 
-A program takes a tile of packed query rows (tokens x query heads of one key head) of one sequence and goes over the
-keys of its chain once, blocks that no row may see left out (FlashAttention-2, Dao 2023, arXiv 2307.08691, over the
-pages of Kwon et al. 2023, arXiv 2309.06180). It needs no scratch memory but registers and shared memory, however long
-the prefix or the new part: generation, scoring and log-probabilities all take it.
+A program processes a tile of packed query rows (tokens x query heads of one key head) of one sequence and iterates over
+the keys of its chain once, skipping blocks that are masked for all rows (FlashAttention-2, Dao 2023, arXiv 2307.08691,
+over the pages of Kwon et al. 2023, arXiv 2309.06180). It needs no scratch memory besides registers and shared memory,
+for any length of the prefix or the new part. Generation, scoring and log-probabilities all use it.
 
 Left out: splitting a long prefix over several programs (few new tokens after a long prefix: see `forest`).
 """
@@ -32,7 +32,7 @@ def prefill_kernel(
     TILE_FIELDS: tl.constexpr, RUN_FIELDS: tl.constexpr, M: tl.constexpr, N: tl.constexpr, D: tl.constexpr,
     WINDOWED: tl.constexpr, EMULATED: tl.constexpr,
 ):  # fmt: skip
-    """Program (tile, key head). Q: (tokens, heads, SIZE) with `q_row` numbers from token to token; then the table."""
+    """Program (tile, key head). Q: (tokens, heads, SIZE) with token stride `q_row`; then the table."""
     fields, head = TILE + tl.program_id(0) * TILE_FIELDS, tl.program_id(1)
     base, low, packed, start = tl.load(fields), tl.load(fields + 1), tl.load(fields + 2), tl.load(fields + 3)
     first_run, last_run = tl.load(fields + 4), tl.load(fields + 5)
@@ -53,7 +53,7 @@ def prefill_kernel(
             KV_HEADS, SIZE, PAGE, N, WINDOWED, EMULATED,
         )  # fmt: skip
     out, _ = closed(top, total, out)
-    # Read again, so that the addresses of the loads do not stay in registers through the loop.
+    # loaded again, so that the addresses of the loads do not occupy registers throughout the loop
     base, low = tl.load(fields, volatile=True), tl.load(fields + 1, volatile=True)
     rows = low + tl.arange(0, M)
     token = (base + rows // GROUP).to(tl.int64)
@@ -76,23 +76,23 @@ def paged_prefill(
     """Attend every new token to its sequence's keys up to its own; fills and returns `out`.
 
     Args:
-        q: (tokens, heads, head size), sequence after sequence; tokens may lie apart (a slice of a fused projection).
-        keys: (pages, kv heads, PAGE, head size), contiguous, in q's dtype; those of the new tokens are written already.
+        q: (tokens, heads, head size), sequences concatenated; may have a token stride (a slice of a fused projection).
+        keys: (pages, kv heads, PAGE, head size), contiguous, in q's dtype; include those of the new tokens.
         values: As keys.
-        table: Made by `plan_prefill` for the tile of `prefill_launch`.
+        table: From `plan_prefill` for the tile of `prefill_launch`.
         out: (tokens, heads, head size), contiguous.
-        scale: Of the scores.
-        window: A token sees the keys after its position - window; None is all.
+        scale: Factor of the scores.
+        window: A token attends to keys after its position - window; None is full attention.
 
     Raises:
-        ConfigError: shapes, dtypes or layouts that do not fit.
+        ConfigError: shapes, dtypes or layouts do not match.
     """
     _, size, kv_heads = check_attention(q, keys, values, out, group=table.group)
     if q.shape[0] != table.num_tokens:
         raise ConfigError(f"q has {q.shape[0]} tokens, the table {table.num_tokens}")
     launch = prefill_launch(q.device, size, q.element_size())
     options: dict[str, Any] = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    with torch.cuda.device_of(q):  # Triton launches on the current device; nothing on a CPU
+    with torch.cuda.device_of(q):  # Triton launches on the current device; no effect on a CPU
         prefill_kernel[(len(table.tiles), kv_heads)](
             q, keys, values, out, table.tiles, table.runs, table.pages, q.stride(0), window or 0, scores_scale(scale),
             KV_HEADS=kv_heads, GROUP=table.group, SIZE=size, PAGE=PAGE, TILE_FIELDS=TILE_FIELDS, RUN_FIELDS=RUN_FIELDS,

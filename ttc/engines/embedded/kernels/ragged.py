@@ -1,8 +1,8 @@
-"""What a prefill reads: new tokens of several sequences, each after a prefix of its own in pages.
+"""The plan of a prefill: new tokens of several sequences, each after its own prefix in pages.
 
-A sequence is the chain of nodes from the root to its new tokens, which are the last of the keys. Its query heads of one
-key head are packed, token by token, into tiles of rows: any number of heads fills them. A tile reads the keys of the
-chain up to its last row, run by run; pages that follow each other without a gap are one run.
+A sequence is the chain of nodes from the root to its new tokens, which are the last of the keys. The query heads of one
+key head are packed, token by token, into tiles of rows, which any number of heads fills. A tile reads the keys of the
+chain up to its last row, run by run; pages that follow each other without a gap form one run.
 
 Cost: a sequence's keys are read once per tile of `tile // group` new tokens. Left out: sharing a prefix between
 sequences. Short extensions of many branches are better planned as a forest (`plan`), one row for each new token.
@@ -22,7 +22,7 @@ from ttc.errors import ConfigError
 __all__ = ["RUN_FIELDS", "TILE_FIELDS", "PagedSequence", "PrefillTable", "plan_prefill"]
 
 RUN_FIELDS = 3
-"""Of a run: offset into `pages`, keys, position of the first."""
+"""Fields of a run: offset into `pages`, keys, position of the first."""
 TILE_FIELDS = 6
 """Of a tile: first query token of its sequence, first packed row, packed rows of the sequence, position of the
 sequence's first new token, first run, end of runs."""
@@ -30,7 +30,7 @@ sequence's first new token, first run, end of runs."""
 
 @dataclass(frozen=True, slots=True)
 class PagedSequence:
-    """Nodes from the root on, whose rows do not count; the keys of the new tokens are the last `num_new` of them."""
+    """Nodes from the root on (their rows are ignored); the new tokens are the last `num_new` of their keys."""
 
     nodes: Sequence[PagedNode]
     num_new: int
@@ -38,7 +38,7 @@ class PagedSequence:
 
 @dataclass(frozen=True, slots=True)
 class PrefillTable:
-    """On the device: tiles (tiles, TILE_FIELDS), runs (runs, RUN_FIELDS), pages; all int32."""
+    """The plan on the device: tiles (tiles, TILE_FIELDS), runs (runs, RUN_FIELDS), pages; all int32."""
 
     tile: int
     group: int
@@ -56,17 +56,17 @@ def plan_prefill(
     device: torch.device | str = "cpu",
     send: Callable[[Ints], torch.Tensor] | None = None,
 ) -> PrefillTable:
-    """Lay out the new tokens of all sequences, which lie one after the other in the queries.
+    """Plan the new tokens of all sequences, which are concatenated in the queries.
 
     Args:
         sequences: At least one new token each; positions are counted from the nodes.
-        group: Query heads of one key head.
+        group: Query heads per key head.
         tile: Query rows of a program (`launches.prefill_launch`).
         device: Where the table goes.
-        send: How it gets there; None waits for all that is queued on the device.
+        send: Copies it there; None waits for all work queued on the device.
 
     Raises:
-        ConfigError: a chain with a hole, too few pages or too few keys, by index.
+        ConfigError: a chain has a gap, too few pages or too few keys; the message has the index.
     """
     runs: list[tuple[int, int, int]] = []
     pages: list[int] = []
@@ -82,9 +82,9 @@ def plan_prefill(
         packed = sequence.num_new * group
         tiles += [(token, row, packed, start, first_run, len(runs)) for row in range(0, packed, tile)]
         token += sequence.num_new
-    # The last tile of a sequence reads the most: those that read most begin first.
+    # the last tile of a sequence reads the most, and the longest tiles should start first
     tiles.sort(key=lambda fields: -(fields[3] + fields[1] // group))
-    # One transfer; each part begins at 16 bytes, so that kernels compile once.
+    # one transfer; parts are 16-byte aligned so that kernels are compiled once
     parts = [np.array(part, np.int32).ravel() for part in (tiles, runs, pages)]
     sizes = [-(-len(part) // 4) * 4 for part in parts]
     ints = np.concatenate([np.pad(part, (0, size - len(part))) for part, size in zip(parts, sizes, strict=True)])

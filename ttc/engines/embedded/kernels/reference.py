@@ -1,7 +1,7 @@
-"""The kernels' algorithm in plain torch: any dtype (float64 too), any device, no speed.
+"""The kernels' algorithm in plain torch: any dtype (float64 too), any device, not optimised.
 
-It follows the same plan item by item (partial softmax, merge by log-sum-exp). `dense_attention` knows no plan and holds
-all scores of a row: the oracle of the plan, too.
+It follows the same plan item by item (partial softmax, merge by log-sum-exp). `dense_attention` uses no plan and stores
+all scores of a row, so it is also the oracle of the plan.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def forest_attention_reference(
     scale: float,
     window: int | None = None,
 ) -> torch.Tensor:
-    """What `forest_attention` writes to `out`: (rows, heads, head size); takes the arguments of it."""
+    """`forest_attention` in plain torch, with the same arguments; returns (rows, heads, head size)."""
     num_items, num_members, num_rows, _ = plan.counts.tolist()
     part = q.new_zeros(num_members, *q.shape[1:])
     sums = q.new_full((num_members, q.shape[1]), -torch.inf)
@@ -40,7 +40,7 @@ def forest_attention_reference(
     bounds = plan.row_starts.tolist()
     for row in range(num_rows):
         mine = plan.row_partials[bounds[row] : bounds[row + 1]].long()
-        weights = torch.nan_to_num(torch.softmax(sums[mine], 0))  # all hidden: nan, and so 0
+        weights = torch.nan_to_num(torch.softmax(sums[mine], 0))  # nan where all keys are masked
         out[row] = (weights[..., None] * part[mine]).sum(0)
     return out
 
@@ -54,7 +54,7 @@ def paged_prefill_reference(
     scale: float,
     window: int | None = None,
 ) -> torch.Tensor:
-    """What `paged_prefill` writes to `out`: (tokens, heads, head size); takes the arguments of it."""
+    """`paged_prefill` in plain torch, with the same arguments; returns (tokens, heads, head size)."""
     out = torch.zeros_like(q)
     sequences = {tuple(fields) for fields in table.tiles[:, [0, 2, 3, 4, 5]].tolist()}
     for token, packed, start, first_run, last_run in sorted(sequences):
@@ -111,7 +111,7 @@ def _softmax(
     scale: float,
     window: int | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Outputs (rows, heads, size) and log-sum-exp (rows, heads) of one run; zeros and -inf where all is hidden."""
+    """Outputs (rows, heads, size) and log-sum-exp (rows, heads) of one run; zeros and -inf where all is masked."""
     rows, heads, size = q.shape
     packed = q.view(rows, len(k), -1, size)
     at = torch.arange(first, first + k.shape[1], device=q.device)
@@ -120,7 +120,7 @@ def _softmax(
         hidden |= at[None] <= places[:, None] - window
     scores = torch.einsum("rghd,gkd->rghk", packed, k.to(q.dtype)) * scale
     scores = scores.masked_fill(hidden[:, None, None], -torch.inf)
-    # What is hidden may never have been written: 0 times nan is nan.
+    # masked values may never have been written: 0 times NaN is NaN
     v = v.to(q.dtype).masked_fill(hidden.all(0)[None, :, None], 0)
     weights = torch.nan_to_num(torch.softmax(scores, -1))
     return torch.einsum("rghk,gkd->rghd", weights, v).reshape(q.shape), scores.logsumexp(-1).view(rows, heads)

@@ -1,4 +1,4 @@
-"""Whether the tensors of an attention fit each other: refused by name before a kernel reads memory."""
+"""Check the tensors of an attention call before a kernel reads their memory."""
 
 from __future__ import annotations
 
