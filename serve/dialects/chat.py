@@ -30,9 +30,9 @@ from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 from ttc.core import Message, ToolMessage
 
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
-"""What a server behind is asked in its own words (see `serve.running.forward`)."""
+"""What an upstream server is asked in its own words (see `serve.running.forward`)."""
 UNREAD = ("annotations", "reasoning_details", "thinking_blocks", "provider_specific_fields", "cache_control")
-"""What clients keep in a conversation for themselves or for other servers; a server behind is not sent it either."""
+"""What clients keep in a conversation for themselves or for other servers; an upstream server is not sent it either."""
 _MARK = "No effect: prefixes are cached here anyway."
 
 
@@ -231,7 +231,7 @@ def _begun(body: ChatRequest, messages: tuple[Message, ...]) -> tuple[tuple[Mess
 
 
 def _forward(body: ChatRequest) -> dict[str, Any]:
-    """The fields that a server behind must see, with the messages as they came; empty when there is none."""
+    """The fields that an upstream server must see, with the messages as they came; empty when there is none."""
     values = body.model_dump(include=set(FORWARDED), exclude_unset=True)
     fields = {name: value for name, value in values.items() if value not in (None, [])}
     if (fields.get("response_format") or {}).get("type") == "text":
@@ -245,7 +245,7 @@ def _forward(body: ChatRequest) -> dict[str, Any]:
 
 
 def _as_sent(message: ChatMessage) -> dict[str, Any]:
-    """A message as it came, for a server behind: without what nobody reads, and without nulls, which mean the same."""
+    """A message as it came, for an upstream server, without what nobody reads and without nulls, which mean nothing."""
     body = message.model_dump(exclude_unset=True)
     if isinstance(message.content, list):
         body["content"] = [part.model_dump(exclude=set(UNREAD)) for part in message.content]

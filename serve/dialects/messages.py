@@ -393,7 +393,7 @@ def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _input(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call; raises ApiError where a server behind has written something else than an object."""
+    """The arguments of a call; raises ApiError where an upstream server has written something else than an object."""
     try:
         value = json.loads(call["function"]["arguments"])
     except (ValueError, RecursionError):
@@ -401,7 +401,7 @@ def _input(call: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, dict):
         name = call["function"]["name"]
         raise ApiError(
-            502, "upstream_failed", f"the server behind called {name} with arguments that are not a JSON object"
+            502, "upstream_failed", f"the upstream server called {name} with arguments that are not a JSON object"
         )
     return value
 

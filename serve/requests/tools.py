@@ -450,7 +450,7 @@ def function_tool(tool: Mapping[str, Any], schema_field: str) -> dict[str, Any]:
 
 
 def forward_of(form: AnswerForm | None, messages: Sequence[Message]) -> dict[str, Any]:
-    """What a server behind is asked, in OpenAI's words; empty where nothing but text is."""
+    """What an upstream server is asked, in OpenAI's words; empty where nothing but text is."""
     if form is None:
         return {}
     body: dict[str, Any] = {"messages": [_sent(message) for message in messages]}
@@ -477,7 +477,7 @@ def _sent(message: Message) -> dict[str, Any]:
 
 
 def call_of(name: str, arguments: str, name_id: str, place: str) -> ToolCall:
-    """A call of an earlier turn, its arguments as they came: a server behind may have written what is no JSON.
+    """A call of an earlier turn, its arguments as they came: an upstream server may have written what is no JSON.
 
     Raises:
         ApiError: they hold half of a character.

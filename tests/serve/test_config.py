@@ -311,7 +311,7 @@ def test_a_model_that_cannot_work_as_written_stops_the_start(tmp_path: pathlib.P
         load_config(tmp_path / "serve.toml")
 
 
-def test_strategies_bear_no_more_silence_of_a_server_behind_than_chats_that_are_passed_through(
+def test_strategies_bear_no_more_silence_of_an_upstream_server_than_chats_that_are_passed_through(
     tmp_path: pathlib.Path,
 ) -> None:
     def of_file(text: str) -> object:
