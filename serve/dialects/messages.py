@@ -229,7 +229,7 @@ def _form(body: MessagesPrompt, messages: tuple[Message, ...]) -> AnswerForm | N
     tools = read_tools(functions, "name", "input_schema")
     wish = body.tool_choice
     asked: Any = None if wish is None else {"name": wish.name} if wish.type == "tool" else wish.type
-    choice, named = read_choice(asked, tools)
+    tools, choice, named = read_choice(asked, tools)
     turns = any(isinstance(message, ToolMessage) for message in messages)
     shape = None if body.output_config is None else body.output_config.format
     if not (tools or turns or shape):

@@ -67,7 +67,7 @@ class ServeLimits:
 
 IGNORABLE = frozenset(
     {
-        *("ignore_eos", "keep_alive", "logit_bias", "top_a", "typical_p", "tfs_z", "mirostat"),
+        *("ignore_eos", "keep_alive", "logit_bias", "verbosity", "top_a", "typical_p", "tfs_z", "mirostat"),
         *("mirostat_eta", "mirostat_tau", "num_ctx", "num_batch", "num_thread", "num_gpu", "options", "usage"),
     }
 )

@@ -125,7 +125,10 @@ def forward_body(request: ServeRequest, sampling: Sampling, features: Features, 
 
     body = {**shared_fields(sampling, seed, features), **switch_fields(features, _switch(request)), **request.forward}
     body |= {"reasoning_effort": request.thinking.effort} if request.thinking.effort else {}
+    body |= {"verbosity": request.verbosity} if request.verbosity else {}
     body |= request.sampling.penalties
+    biases = {str(token): value for token, value in request.sampling.logit_bias.items()}
+    body |= {"logit_bias": biases} if biases else {}
     return {name: value for name, value in body.items() if name not in TOKEN_FIELDS}
 
 

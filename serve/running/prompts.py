@@ -18,7 +18,7 @@ from serve.requests.fields import SamplingRequest, ServeRequest
 from serve.requests.thinking import CONFLICT, ThinkingPlan, settle
 from serve.requests.tools import AnswerForm, check_calls
 from serve.running.catalogue import ServedModel
-from serve.running.support import DIRECT
+from serve.running.support import DIRECT, check_ids
 from serve.running.watch import raw_prompt
 from ttc.core import Engine, Message, Prompt, Sampling, ToolEngine, ToolMessage
 from ttc.engines.shared.text import LONG_TEXT
@@ -145,7 +145,7 @@ async def _render(request: ServeRequest, model: ServedModel, thinking: Thinking)
         if not engine.capabilities.token_ids:
             raise invalid("model", f"model: {model.name} takes messages only, use /v1/chat/completions")
         for raw in request.prompts:
-            _check_ids(engine, raw)
+            check_ids(engine, () if isinstance(raw, str) else raw, "prompt")
         return tuple(raw_prompt(engine, raw) for raw in request.prompts)
 
     try:
@@ -189,17 +189,6 @@ def shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking,
     return replace(
         opened, rendered_len=len(ids), rendered_chars=len(text), logprobs=(), certainty=(), think_state="open"
     )
-
-
-def _check_ids(engine: Engine, raw: str | tuple[int, ...]) -> None:
-    """Refuse ids that the model's tokenizer does not have: an engine would fail at them."""
-    for token in () if isinstance(raw, str) else set(raw):
-        try:
-            text = engine.decode((token,))
-        except (ValueError, OverflowError, LookupError):
-            text = ""
-        if not text:
-            raise invalid("prompt", f"prompt: {token} is not the id of a token of this model")
 
 
 def _go_on(engine: Engine, prompt: Prompt, request: ServeRequest) -> Prompt:

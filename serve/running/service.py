@@ -506,16 +506,18 @@ def reason_of(error: BaseException) -> str | None:
 def fallback_request(plan: RequestPlan) -> ServeRequest | None:
     """The request as the fallback of the plan's model gets it; None where there is none, or several choices.
 
-    Whether an upstream server is asked, and in which words, is the fallback's own plan.
+    There is none for biases either, whose ids are of this model's vocabulary. Whether an upstream server is asked, and
+    in which words, is the fallback's own plan.
     """
     name, request = plan.model.spec.fallback, plan.request
-    if name is None or request.num_replies > 1:
+    if name is None or request.num_replies > 1 or request.sampling.logit_bias:
         return None
     return replace(
         request,
         model=name,
         thinking=ThinkingRequest(show=request.thinking.show),
         search=SearchRequest(seed=plan.seed),
+        verbosity=None,
         forward={} if request.form is None else request.forward or forward_of(request.form, request.messages),
     )
 

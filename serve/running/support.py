@@ -15,6 +15,7 @@ from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any
 
+from serve.operator.config import IGNORABLE
 from serve.operator.keys import ANYONE, Key
 from serve.requests.errors import invalid, unsupported
 from serve.requests.fields import ServeRequest
@@ -22,7 +23,7 @@ from serve.requests.search import ServedStrategies, ServedStrategy
 from serve.requests.tools import AnswerForm
 from serve.running.catalogue import ServedModel
 from ttc.config.recipes import dump
-from ttc.core import PENALTIES, ExtraSampling, LogprobEngine, Sampling, TopLogprobEngine, extras_of
+from ttc.core import PENALTIES, Engine, ExtraSampling, LogprobEngine, Sampling, TopLogprobEngine, extras_of
 from ttc.session.thinking import Thinking
 
 DIRECT = "direct"
@@ -84,8 +85,15 @@ def with_extras(
         name = request.top_logprobs_field
         why = f"the engine of model {model.name} reports the log-probability of the sampled token only: send 0"
         raise unsupported(name, f"{name}: {why}")
+    if request.sampling.logit_bias:
+        extras["logit_bias"] = tuple(request.sampling.logit_bias.items())
+    if request.verbosity in ("low", "high"):
+        name = request.verbosity_field
+        why = f"{name}: only an upstream server that takes messages can be told it, with {' or '.join(FORWARDED_BY)}"
+        raise unsupported(name, f"{why}; leave it out and say in a message how long to be{_or_ignored(name)}")
     names = [*extras, *(["cache_salt"] if request.sampling.cache_salt else [])]
     _check_known(names, supported, model.name)
+    check_ids(model.engine, request.sampling.logit_bias, "logit_bias")
     apart = (
         bool(request.sampling.stop) and bool(model.engine.capabilities.think_close) and control.template is not False
     )
@@ -110,6 +118,17 @@ def with_extras(
     return ExtraSampling(**{field.name: getattr(sampling, field.name) for field in fields(Sampling)}, **extras)
 
 
+def check_ids(engine: Engine, ids: Collection[int], place: str) -> None:
+    """Refuse ids that the model's tokenizer does not have: an engine would fail at them."""
+    for token in set(ids) - set(engine.capabilities.eos_ids):
+        try:
+            text = engine.decode((token,))
+        except (ValueError, OverflowError, LookupError):
+            text = ""
+        if not text:
+            raise invalid(place, f"{place}: {token} is not the id of a token of this model")
+
+
 def _check_counted(extras: Collection[str], offer: ServedStrategy, control: Thinking, *, apart: bool) -> None:
     """Refuse penalties whose counts would start anew within a draw; `apart`: stops part the thought from the answer."""
     name = next((name for name in COUNTED if name in extras), None)
@@ -130,7 +149,12 @@ def _check_known(names: Collection[str], supported: Collection[str], model: str)
     for name in names:
         if name not in supported:
             why = f"{name}: the engine of model {model} does not honour it; leave it out"
-            raise unsupported(name, why)
+            raise unsupported(name, f"{why}{_or_ignored(name)}")
+
+
+def _or_ignored(name: str) -> str:
+    """What an operator can do about a field that is refused."""
+    return ", or let the operator have it ignored: http.ignore" if name in IGNORABLE else ""
 
 
 def left_to_upstream(request: ServeRequest, strategy: str, model: ServedModel) -> ServeRequest:
@@ -140,7 +164,8 @@ def left_to_upstream(request: ServeRequest, strategy: str, model: ServedModel) -
     # An engine of messages takes stop strings for steps of a search, and knows no penalties and no levels of effort.
     wish, sampling = request.thinking, request.sampling
     has_level = wish.effort not in (None, "none")
-    if strategy == DIRECT or (strategy in FORWARDED_BY and (sampling.stop or sampling.penalties or has_level)):
+    passes = (sampling.stop, sampling.penalties, sampling.logit_bias, request.verbosity, has_level)
+    if strategy == DIRECT or (strategy in FORWARDED_BY and any(passes)):
         return replace(request, forward={"messages": [dump(message) for message in request.messages]})
     if has_level:
         level = f"{wish.effort_field} = {wish.effort!r}"

@@ -151,6 +151,30 @@ def test_penalties_go_to_the_upstream_server_and_what_it_may_not_know_is_refused
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cache_salt")
 
 
+@pytest.mark.parametrize("fields", [{}, {"tools": TOOLS}, {"ttc": {"strategy": "majority", "n": 2}}])
+def test_biases_and_the_length_of_answers_go_to_the_upstream_server(fields: dict[str, Any]) -> None:
+    with upstream(lambda number, body: {"content": "7"}) as found:
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, Features("theirs", usage=True))
+        with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=door)) as server:
+            reply = server.ask(chat("add", verbosity="low", logit_bias={"5": -100, "6": 0}, **fields))
+            other = {"model": "m", "input": "add", "text": {"verbosity": "high"}}
+            assert server.ask(other, "/v1/responses").status_code == 200
+            refused = server.ask(chat("add", verbosity="low", ttc={"strategy": "adaptive", "n": 2}))
+    assert reply.status_code == 200, reply.text
+    assert all((body["verbosity"], body["logit_bias"]) == ("low", {"5": -100}) for body in found.asked[:-1])
+    assert found.asked[-1]["verbosity"] == "high" and "logit_bias" not in found.asked[-1]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "verbosity")
+
+
+def test_of_allowed_tools_the_upstream_server_is_shown_no_others(behind: tuple[Running, Upstream]) -> None:
+    server, found = behind
+    tools = [*TOOLS, {"type": "function", "function": {"name": "sub", "parameters": {"type": "object"}}}]
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "add"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    assert server.ask(chat("add", tools=tools, tool_choice=choice)).status_code == 200
+    assert (found.asked[-1]["tools"], found.asked[-1]["tool_choice"]) == (TOOLS, "required")
+
+
 def test_a_streamed_tool_call_is_whole_in_a_chunk_before_the_last(behind: tuple[Running, Upstream]) -> None:
     server, _ = behind
     chunks = chunks_of(server.ask(chat("add", tools=TOOLS, stream=True)).text)

@@ -271,7 +271,7 @@ def ends(word: str, content: str = "The answer is 7.") -> Play:
         ("x", "length"),
     ],
 )
-def test_a_finish_reason_of_an_upstream_server_means_the_same_streamed_whole_and_in_a_vote(word: str, reason: str) -> None:
+def test_a_finish_reason_of_an_upstream_server_means_the_same_in_a_stream_and_a_vote(word: str, reason: str) -> None:
     with faulty(ends(word)) as behind, gateway(behind) as server:
         vote = chat(stop=["never"], ttc={"strategy": "majority", "n": 2})
         for body in (chat(), vote):

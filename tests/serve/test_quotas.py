@@ -567,7 +567,9 @@ def test_who_leaves_an_upstream_server_before_it_has_counted_has_spent_the_promp
 
 
 @pytest.mark.parametrize(("asked", "spent"), [(0, 0), (1, 10), (3, 30), (90, 400)])
-def test_of_a_strategy_that_asks_an_upstream_server_bit_by_bit_only_what_it_asked_is_spent(asked: int, spent: int) -> None:
+def test_of_a_strategy_that_asks_an_upstream_server_in_waves_only_what_it_asked_is_spent(
+    asked: int, spent: int
+) -> None:
     search = SearchRequest(strategy="adaptive", params={"n": 40})
     request = ServeRequest("m", (Message("user", "x" * 40),), search=search)
     with running(served(WithoutIds(replies({})))) as server:

@@ -76,7 +76,7 @@ class Decoder(Protocol):
 class Batch:
     """The rows of a decoder and the jobs that wait for them."""
 
-    extras = frozenset({*PENALTIES, "top_logprobs"})
+    extras = frozenset({*PENALTIES, "logit_bias", "top_logprobs"})
     """What its draws honour of `ttc.core.ExtraSampling`; a grammar is the engine's."""
 
     def __init__(
@@ -460,11 +460,11 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
 
 
 def _penalty(draw: LiveDraw) -> Penalty | None:
-    """What lowers the logits of tokens that the draw's text has; None where nothing does."""
+    """What changes the logits of the draw's next token; None where nothing does."""
     sampling = draw.request.sampling
     if not isinstance(sampling, ExtraSampling):
         return None
     factor, once, each = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
-    if (factor, once, each) == (1, 0, 0):
+    if (factor, once, each, sampling.logit_bias) == (1, 0, 0, ()):
         return None
-    return Penalty(draw.request.ids, draw.ids, factor, once, each)
+    return Penalty(draw.request.ids, draw.ids, factor, once, each, sampling.logit_bias)

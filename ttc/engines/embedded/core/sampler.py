@@ -1,10 +1,10 @@
 """Draw one token per row by inverse CDF, with the uniform number that belongs to (draw key, token position).
 
-Penalties change logits first, then grammars forbid tokens. Order of the filters: temperature, then top-k, then top-p,
-then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in transformers and SGLang; tokens tied with the last kept one are
-kept. The raw model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform || model)) come
-from one more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary entry; this
-costs one per row.
+Biases and penalties change logits first, then grammars forbid tokens. Order of the filters: temperature, then top-k,
+then top-p, then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in transformers and SGLang; tokens tied with the last
+kept one are kept. The raw model's log-probability and self-certainty (Kang et al. 2025, arXiv 2502.18581: KL(uniform ||
+model)) come from one more pass over the logits. Exponential noise (Gumbel) would cost one random number per vocabulary
+entry; this costs one per row.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def heat(temperature: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Penalty:
-    """What lowers the logits of tokens that stand in a text already, as in vLLM.
+    """What changes the logits of a draw's next token, as in vLLM: its bias first, then what its text has already.
 
-    `factor` divides those above 0, and multiplies others, of tokens of the prompt or the draw (Keskar et al. 2019,
-    arXiv 1909.05858); `once` and `each` are taken from those of tokens that the draw has, `each` for each time.
+    `bias` is added to tokens by their ids, and is nothing for one that the model has no logit of. `factor` divides
+    logits above 0, and multiplies others, of tokens of the prompt or the draw (Keskar et al. 2019, arXiv 1909.05858);
+    `once` and `each` are taken from those of tokens that the draw has, `each` for each time.
     """
 
     prompt: Sequence[int]
@@ -54,9 +55,12 @@ class Penalty:
     factor: float
     once: float
     each: float
+    bias: Sequence[tuple[int, float]] = ()
 
     def lower(self, logits: torch.Tensor) -> None:
         """Change the logits (V) of the next token."""
+        for token, value in self.bias:
+            logits[token : token + 1] += value
         if self.factor != 1:
             ids = torch.tensor([*self.prompt, *self.drawn], device=logits.device).unique()
             values = logits[ids].float()
