@@ -257,6 +257,17 @@ def test_where_a_server_listens_is_an_address_that_can_be_opened() -> None:
         pytest.skip(f"no IPv6 here: {exc}")
 
 
+def test_the_address_of_every_address_is_reached_over_ipv4_too() -> None:
+    try:
+        sock = bind("::", 0)
+    except ConfigError as exc:
+        pytest.skip(f"no IPv6 here: {exc}")
+    with sock:
+        sock.listen()
+        for host in ("::1", "127.0.0.1"):
+            socket.create_connection((host, sock.getsockname()[1]), timeout=5).close()
+
+
 def test_an_address_that_another_took_meanwhile_is_refused_in_one_line() -> None:
     with bind("127.0.0.1", 0) as mine, bind("127.0.0.1", mine.getsockname()[1]) as theirs:
         theirs.listen()
