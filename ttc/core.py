@@ -828,7 +828,8 @@ class ExtraSampling(Sampling):
 
     `top_logprobs` asks for so many of the likeliest tokens of each position; draws with another `cache_salt` share no
     cached prefix; `thinking_cap` is a cap on thinking that the engine is to hold itself, in tokens. `grammar`, in
-    llguidance's form of Lark, is what the text must follow; it ends only where that is complete.
+    llguidance's form of Lark, is what the text must follow; it ends only where that is complete. `logit_bias` is added
+    to the logits of tokens, by their ids.
     """
 
     presence_penalty: float = 0.0
@@ -837,6 +838,7 @@ class ExtraSampling(Sampling):
     cache_salt: str | None = None
     thinking_cap: int | None = None
     grammar: str | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ from serve.requests.fields import (
     request_of,
     text_of,
 )
-from serve.requests.tools import AnswerForm, call_of, read_choice, read_tools
+from serve.requests.tools import AnswerForm, call_of, is_allowance, read_choice, read_tools
 from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 from ttc.core import Message, ToolMessage
 
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
-"""What a server behind is asked in its own words (see `serve.running.forward`)."""
+"""What an upstream server is asked in its own words (see `serve.running.forward`)."""
 UNREAD = ("annotations", "reasoning_details", "thinking_blocks", "provider_specific_fields", "cache_control")
-"""What clients keep in a conversation for themselves or for other servers; a server behind is not sent it either."""
+"""What clients keep in a conversation for themselves or for other servers; an upstream server is not sent it either."""
 _MARK = "No effect: prefixes are cached here anyway."
 
 
@@ -172,7 +172,7 @@ def parse(body: ChatRequest) -> ServeRequest:
         prefill_field=field,
         logprobs=bool(body.logprobs),
         top_logprobs=body.top_logprobs or 0,
-        forward=_forward(body),
+        forward=_forward(body, form),
         form=form,
     )
 
@@ -190,7 +190,7 @@ def _turn(number: int, message: ChatMessage) -> Message:
 def _form(body: ChatRequest) -> AnswerForm | None:
     """What the answer may be besides text; None where nothing of the kind is asked."""
     tools = read_tools(body.tools)
-    choice, named = read_choice(body.tool_choice, tools)
+    tools, choice, named = read_choice(body.tool_choice, tools)
     turns = any(message.role == "tool" or message.tool_calls for message in body.messages)
     wish = body.response_format
     if not tools and not turns and (wish is None or wish.type == "text"):
@@ -230,14 +230,19 @@ def _begun(body: ChatRequest, messages: tuple[Message, ...]) -> tuple[tuple[Mess
     return begun(messages, f"messages[{len(messages) - 1}].role")
 
 
-def _forward(body: ChatRequest) -> dict[str, Any]:
-    """The fields that a server behind must see, with the messages as they came; empty when there is none."""
+def _forward(body: ChatRequest, form: AnswerForm | None) -> dict[str, Any]:
+    """The fields that an upstream server must see, with the messages as they came; empty when there is none.
+
+    Few servers know a choice among allowed functions, so it goes to all of them as these functions alone.
+    """
     values = body.model_dump(include=set(FORWARDED), exclude_unset=True)
     fields = {name: value for name, value in values.items() if value not in (None, [])}
     if (fields.get("response_format") or {}).get("type") == "text":
         del fields["response_format"]
     if "tools" not in fields:
         fields = {name: value for name, value in fields.items() if name == "response_format"}
+    if form is not None and is_allowance(body.tool_choice):
+        fields |= {"tools": list(form.tools), "tool_choice": form.choice}
     turns = any(message.role == "tool" or message.tool_calls for message in body.messages)
     if not fields and not turns:
         return {}
@@ -245,7 +250,7 @@ def _forward(body: ChatRequest) -> dict[str, Any]:
 
 
 def _as_sent(message: ChatMessage) -> dict[str, Any]:
-    """A message as it came, for a server behind: without what nobody reads, and without nulls, which mean the same."""
+    """A message as it came, for an upstream server, without what nobody reads and without nulls, which mean nothing."""
     body = message.model_dump(exclude_unset=True)
     if isinstance(message.content, list):
         body["content"] = [part.model_dump(exclude=set(UNREAD)) for part in message.content]

@@ -229,7 +229,7 @@ def _form(body: MessagesPrompt, messages: tuple[Message, ...]) -> AnswerForm | N
     tools = read_tools(functions, "name", "input_schema")
     wish = body.tool_choice
     asked: Any = None if wish is None else {"name": wish.name} if wish.type == "tool" else wish.type
-    choice, named = read_choice(asked, tools)
+    tools, choice, named = read_choice(asked, tools)
     turns = any(isinstance(message, ToolMessage) for message in messages)
     shape = None if body.output_config is None else body.output_config.format
     if not (tools or turns or shape):
@@ -393,7 +393,7 @@ def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _input(call: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call; raises ApiError where a server behind has written something else than an object."""
+    """The arguments of a call; raises ApiError where an upstream server has written something else than an object."""
     try:
         value = json.loads(call["function"]["arguments"])
     except (ValueError, RecursionError):
@@ -401,7 +401,7 @@ def _input(call: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(value, dict):
         name = call["function"]["name"]
         raise ApiError(
-            502, "upstream_failed", f"the server behind called {name} with arguments that are not a JSON object"
+            502, "upstream_failed", f"the upstream server called {name} with arguments that are not a JSON object"
         )
     return value
 

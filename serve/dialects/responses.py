@@ -23,12 +23,13 @@ from pydantic import BaseModel, Field
 
 from serve.dialects.sse import Count, completion_details, named
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, read, with_reason
-from serve.requests.errors import ApiError, invalid, missing
+from serve.requests.errors import ApiError, agreed, invalid, missing
 from serve.requests.fields import (
     OpenAIFields,
     ServeRequest,
     StreamOptions,
     TokenCount,
+    Verbosity,
     begun,
     max_tokens_of,
     request_of,
@@ -97,7 +98,7 @@ class TextOptions(RequestBody):
     """`text`: the form of an answer."""
 
     format: TextFormat | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = Field(None, description="Like verbosity.")
 
 
 class ResponsesRequest(OpenAIFields):
@@ -136,8 +137,12 @@ def parse(body: ResponsesRequest) -> ServeRequest:
     size = 0 if isinstance(body.input, str) else len(body.input) - 1
     messages, prefill, field = begun(_messages(body), f"input[{size}].role")
     form = _form(body, messages)
+    wishes = {"text.verbosity": body.text and body.text.verbosity, "verbosity": body.verbosity}
+    verbosity_field, verbosity = agreed(wishes)
     return replace(
         request_of(body, messages, max_tokens, name),
+        verbosity=verbosity,
+        verbosity_field=verbosity_field or "verbosity",
         prefill=prefill,
         prefill_field=field,
         forward=forward_of(form, messages),
@@ -149,7 +154,7 @@ def _form(body: ResponsesRequest, messages: tuple[Message, ...]) -> AnswerForm |
     """What the answer may be besides text; None where nothing of the kind is asked."""
     functions = [function_tool(tool.model_dump(), "parameters") for tool in body.tools or ()]
     tools = read_tools(functions, "name", "parameters")
-    choice, named = read_choice(body.tool_choice, tools)
+    tools, choice, named = read_choice(body.tool_choice, tools)
     turns = any(isinstance(message, ToolMessage) for message in messages)
     shape = None if body.text is None else body.text.format
     schema = {"type": "object"} if shape is not None and shape.type == "json_object" else None

@@ -201,14 +201,14 @@ def _add_state(app: FastAPI, service: InferenceService) -> None:
     _add_read(app, "/health", health, summary="The process lives")
 
     async def ready(response: Response) -> dict[str, Any]:
-        reachable, behind = service.catalogue.reachable, service.catalogue.upstreams
+        reachable, upstreams = service.catalogue.reachable, service.catalogue.upstreams
         response.status_code = 503 if service.leaving or not reachable else 200
-        status = "draining" if service.leaving else "ready" if reachable else "no server behind answers"
-        pools = {name: {"servers": len(servers), "healthy": servers.num_healthy} for name, servers in behind.items()}
-        return {"status": status, **({"behind": pools} if pools else {})}
+        status = "draining" if service.leaving else "ready" if reachable else "no upstream server answers"
+        pools = {name: {"servers": len(servers), "healthy": servers.num_healthy} for name, servers in upstreams.items()}
+        return {"status": status, **({"upstreams": pools} if pools else {})}
 
     ready.__annotations__["response"] = Response
-    drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down, or no server behind answers."}}
+    drains: dict[int | str, dict[str, Any]] = {503: {"description": "Shutting down, or no upstream server answers."}}
     _add_read(app, "/ready", ready, summary="Models are loaded and requests are taken", responses=drains)
 
     async def metrics() -> Any:
@@ -308,7 +308,7 @@ _log = logging.getLogger("serve")
 KEEP_ALIVE_S = 75
 BACKLOG = 2048
 SPARE_FILES = 256
-"""Open files beside connections of clients and to servers behind."""
+"""Open files beside connections of clients and to upstream servers."""
 
 
 async def serve(
@@ -430,7 +430,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if sock.family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` is every address, those of IPv4 too
         sock.bind((host, port))
     except OSError as exc:
         sock.close()

@@ -131,7 +131,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if fault is not None:
             self._refuse(fault)
         elif len(self.pipeline) < MAX_WAITING:
+            app = self.app
+            if self.parser.get_http_version() == "1.0":
+                self.app = _without_chunks(app)
             super().on_headers_complete()
+            self.app = app
         else:
             self._end()
 
@@ -227,6 +231,26 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._last is not None:
             self._last.cancel()
             self._last = None
+
+
+def _without_chunks(app: Any) -> Any:
+    """`app` for a client of HTTP/1.0, which knows no chunks: a reply without a length ends with the connection."""
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        cycle, is_open = send.__self__, False
+
+        async def send_plain(message: Any) -> None:
+            nonlocal is_open
+            if message["type"] == "http.response.start":
+                is_open = all(name.lower() != b"content-length" for name, _ in message.get("headers", ()))
+                cycle.chunked_encoding = False if is_open else None
+            elif is_open:
+                cycle.expected_content_length = len(message.get("body", b""))  # which uvicorn would have known before
+            await send(message)
+
+        await app(scope, receive, send_plain)
+
+    return answer
 
 
 def bounded(settings: HttpSettings, stall_s: float, count: Callable[[str, int], None]) -> type[BoundedProtocol]:

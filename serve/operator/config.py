@@ -37,7 +37,7 @@ class ServeLimits:
 
     `max_choices` bounds OpenAI's n, `max_width` a strategy's; `max_sequences` is what may be admitted at once, waiting
     included; at most `max_search_draws` run at once for requests of several draws; a client that takes nothing for
-    `stall_s` is let go. A server behind may be silent for `upstream_first_s` before its first byte and for
+    `stall_s` is let go. An upstream server may be silent for `upstream_first_s` before its first byte and for
     `upstream_gap_s` between two; it is asked how it is every `health_s`.
     """
 
@@ -67,7 +67,7 @@ class ServeLimits:
 
 IGNORABLE = frozenset(
     {
-        *("ignore_eos", "keep_alive", "logit_bias", "top_a", "typical_p", "tfs_z", "mirostat"),
+        *("ignore_eos", "keep_alive", "logit_bias", "verbosity", "top_a", "typical_p", "tfs_z", "mirostat"),
         *("mirostat_eta", "mirostat_tau", "num_ctx", "num_batch", "num_thread", "num_gpu", "options", "usage"),
     }
 )
@@ -322,7 +322,7 @@ def _model(name: str, values: Mapping[str, Any], limits: ServeLimits) -> ModelSp
 
 
 def _engine(name: str, params: Mapping[str, Any], model: str | None, limits: ServeLimits) -> PartChoice:
-    """An engine; of a server behind, strategies bear no more silence than chats that are passed through."""
+    """An engine; of an upstream server, strategies bear no more silence than chats that are passed through."""
     silence = {"idle_s": limits.upstream_first_s, "silent_again": False}
     known = options_of(ENGINES.load(split_model(name)[0]))
     return PartChoice.of(ENGINES, name, {**{key: silence[key] for key in silence if key in known}, **params}, model)

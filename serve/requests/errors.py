@@ -122,15 +122,15 @@ def from_error(error: BaseException) -> ApiError:
         return error
     message = str(error)
     if isinstance(error, EngineError | ScorerError):
-        message = _URL.sub("the server behind", message)
+        message = _URL.sub("the upstream server", message)
     text = _FOLDER.sub("", message)
     if isinstance(error, ServerRefused):
-        text = "the server behind refuses this server: its operator must look into it"
+        text = "the upstream server refuses this server: its operator must look into it"
     refused = _REFUSED.search(text) if type(error) is EngineError else None
     if refused is not None:
-        return ApiError(400, "upstream_refused", f"the server behind refuses this request: {refused[1]}")
+        return ApiError(400, "upstream_refused", f"the upstream server refuses this request: {refused[1]}")
     if isinstance(error, EngineBusy):
-        return ApiError(429, "upstream_busy", "the servers behind are busy", retry_after_s=error.retry_after_s or 1.0)
+        return ApiError(429, "upstream_busy", "the upstream servers are busy", retry_after_s=error.retry_after_s or 1.0)
     wait_s = error.retry_after_s if isinstance(error, EngineError) else None
     for kinds, status, code, param in _TRANSLATION:
         if isinstance(error, kinds):

@@ -1,7 +1,7 @@
 """What dialects share: their fields, and the one request that each of them becomes.
 
 A field that would change the answer and cannot be honoured is never ignored: it is described with the one value that
-means nothing (`logit_bias: {}`), and refused with the reason otherwise.
+means nothing (`best_of: null`), and refused with the reason otherwise.
 
 A `ServeRequest` is checked for form but not yet for this server; `serve.running.plan` turns it into a `RequestPlan` for
 one model, or refuses it. None means that the client did not say.
@@ -9,6 +9,7 @@ one model, or refuses it. None means that the client did not say.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import Field
 
-from serve.requests.body import FIRST_FAULT, WHOLE, RequestBody, with_reason
+from serve.requests.body import FIRST_FAULT, WHOLE, RequestBody, shown, with_reason
 from serve.requests.errors import agreed, invalid
 from serve.requests.search import ANY_SEED, MAX_SEED, SearchFields, SearchRequest, read_search
 from serve.requests.thinking import ThinkingFields, ThinkingRequest, read_thinking
@@ -25,17 +26,16 @@ from ttc.core import Message, ToolMessage
 
 TokenCount = Annotated[int, Ge(1), Le(1 << 31), WHOLE]
 StopText = Annotated[str, MinLen(1), MaxLen(256)]
+Verbosity = Literal["low", "medium", "high"]
 MAX_STOPS = 64
 """OpenAI takes four; servers of one's own take any number, and harnesses send five and more."""
+MAX_BIASES = 1024
 _Penalty = Annotated[float, Ge(-2), Le(2)]
+_Bias = Annotated[float, Ge(-100), Le(100)]
 MAX_TEMPERATURE = 2
 _SOME = "Refused by models whose engine does not honour it."
 _UNHEARD = "the operator may have it ignored: http.ignore"
 _NEUTRAL = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
-
-
-class _Nothing(RequestBody):
-    """An object without fields."""
 
 
 class StreamOptions(RequestBody):
@@ -79,7 +79,7 @@ class OpenAIFields(CommonFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = Field(None, description="Passed on to upstream servers that take messages.")
 
 
 _NONE = Annotated[list[Any], MaxLen(0)]
@@ -134,7 +134,9 @@ class ChoiceFields(OtherServersFields):
     min_p: Annotated[float, Ge(0), Le(1)] | None = Field(
         None, description="Least share of the likeliest token's probability; 0 is off."
     )
-    logit_bias: _Nothing | None = with_reason(f"biases are not supported; {_UNHEARD}")
+    logit_bias: Annotated[dict[str, _Bias], MaxLen(MAX_BIASES)] | None = Field(
+        None, description=f"Added to the logits of tokens, by their ids in the model's vocabulary. {_SOME}"
+    )
     best_of: None = with_reason("best-of-n is ttc: {strategy: 'best_of_n', n: ...}")
 
 
@@ -143,7 +145,7 @@ class SamplingRequest:
     """How to draw. `max_tokens_field` is what the dialect calls max_tokens, for messages; `top_k` 0 is no limit.
 
     `repetition_penalty` is what the request states, 1 included, which overrides a recommended one; `penalties` holds
-    those that are not neutral, by their names in `ttc.core.PENALTIES`.
+    those that are not neutral, by their names in `ttc.core.PENALTIES`; `logit_bias` is by token id.
     """
 
     temperature: float | None = None
@@ -156,6 +158,7 @@ class SamplingRequest:
     max_tokens_field: str = "max_tokens"
     penalties: Mapping[str, float] = field(default_factory=dict)
     cache_salt: str | None = None
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,8 @@ class ServeRequest:
 
     `prefill` is the beginning of the answer, which the model goes on with; `prefill_field` is where it stood, as
     `top_logprobs_field` is of the number of likeliest tokens. `echo` repeats a raw prompt before what follows it, which
-    is nothing unless it `draws`. `forward` is the body as a chat-completions server would take it, for what a model
+    is nothing unless it `draws`. `verbosity` is how long the answer should be, which only upstream servers can be told.
+    `forward` is the body as a chat-completions server would take it, for what a model
     that runs here may not be able to do (tools, JSON schemas); `form` says the same for one that is. Both are empty
     where nothing of the kind was asked.
     """
@@ -185,6 +189,8 @@ class ServeRequest:
     top_logprobs: int = 0
     top_logprobs_field: str = "top_logprobs"
     return_token_ids: bool = False
+    verbosity: Verbosity | None = None
+    verbosity_field: str = "verbosity"
     forward: Mapping[str, Any] = field(default_factory=dict)
     form: AnswerForm | None = None
 
@@ -238,6 +244,7 @@ def request_of(
         max_tokens_field=max_tokens_field,
         penalties={name: value for name, value in penalties.items() if value not in (None, _NEUTRAL[name])},
         cache_salt=None if several is None else several.cache_salt,
+        logit_bias={} if several is None else _biases(several.logit_bias or {}),
     )
     return ServeRequest(
         model=body.model,
@@ -248,7 +255,16 @@ def request_of(
         thinking=read_thinking(body),
         search=read_search(body.ttc, body.seed),
         return_token_ids=bool(several and several.return_token_ids),
+        verbosity=body.verbosity,
     )
+
+
+def _biases(biases: Mapping[str, float]) -> dict[int, float]:
+    """The biases by token id, without those of 0; raises ApiError for a name that is no id."""
+    for name in biases:
+        if not re.fullmatch(r"0|[1-9][0-9]{0,9}", name):
+            raise invalid("logit_bias", f"logit_bias: {shown(name)} is not the id of a token (an integer, as a string)")
+    return {int(name): value for name, value in biases.items() if value}
 
 
 def top_k_of(body: CommonFields) -> int | None:

@@ -23,7 +23,7 @@ from serve.requests.body import WHOLE, RequestBody, read
 from serve.requests.errors import ApiError, agreed, invalid
 from ttc.answers import KINDS
 from ttc.config.registry import POLICIES, STRATEGIES
-from ttc.config.signatures import bind, describe
+from ttc.config.signatures import Drawing, bind, describe, drawing_of, options_of
 from ttc.config.values import nearest
 from ttc.errors import ConfigError, MissingExtra
 
@@ -101,6 +101,21 @@ class ServedStrategy:
             return bind(self.function, arguments, supply={"scorer": scorer} if self.takes_scorer else {})
         except ConfigError as exc:
             raise ApiError(400, "invalid_value", f"ttc: {exc}", param="ttc") from exc
+
+    @property
+    def drawing(self) -> Drawing:
+        """How it draws, as it declares."""
+        return drawing_of(self.function)
+
+    def width(self, arguments: Mapping[str, Any]) -> int:
+        """How many draws one choice may have, called with `arguments`."""
+        width = {**options_of(self.function), **arguments}.get("n", 1)
+        return width if isinstance(width, int) and width >= 1 else 1
+
+    def at_once(self, arguments: Mapping[str, Any]) -> int:
+        """How many draws of one choice may run together."""
+        width, wave = self.width(arguments), self.drawing.at_once(self.function, arguments)
+        return width if wave is None else min(width, wave)
 
     def to_json(self) -> dict[str, Any]:
         """The strategy with the JSON schema of each parameter, for GET /version and the playground."""

@@ -423,23 +423,50 @@ def read_tools(
     return tuple(tools or ())
 
 
-def read_choice(choice: Any, tools: Tools) -> tuple[ToolChoice, str | None]:
-    """Whether a function must be called, and which; raises ApiError for a choice that is none of these tools."""
+def is_allowance(choice: Any) -> bool:
+    """Whether a choice names some of the functions as allowed (OpenAI's `allowed_tools`)."""
+    return isinstance(choice, Mapping) and choice.get("type") == "allowed_tools"
+
+
+def read_choice(choice: Any, tools: Tools) -> tuple[Tools, ToolChoice, str | None]:
+    """The functions that may be called, whether one must be, and which; raises ApiError for a choice of others.
+
+    The model is shown those that are allowed and no others.
+    """
     if choice is None or choice in ("auto", "none"):
-        return choice or "auto", None
+        return tools, choice or "auto", None
     if not tools:
         raise invalid("tool_choice", "tool_choice needs tools")
     if choice in ("required", "any"):
-        return "required", None
-    name = None
-    if isinstance(choice, Mapping):
-        function = choice.get("function")
-        name = choice.get("name") or (function.get("name") if isinstance(function, Mapping) else None)
+        return tools, "required", None
+    if is_allowance(choice):
+        return _allowed(choice.get("allowed_tools", choice), tools)
+    name = _name_of(choice)
     names = [tool["function"]["name"] for tool in tools]
     if name not in names:
         known = ", ".join(names)
         raise invalid("tool_choice", f"tool_choice must be auto, none, required or one of the functions {known}")
-    return "required", name
+    return tools, "required", name
+
+
+def _allowed(allowance: Any, tools: Tools) -> tuple[Tools, ToolChoice, str | None]:
+    """What `read_choice` returns for a choice among allowed functions, which Responses does not nest."""
+    mode = allowance.get("mode") if isinstance(allowance, Mapping) else None
+    if mode not in ("auto", "required"):
+        raise invalid("tool_choice", "tool_choice: allowed_tools must have the mode auto or required")
+    known = {tool["function"]["name"]: tool for tool in tools}
+    entries = allowance.get("tools")
+    names = [_name_of(entry) for entry in entries] if isinstance(entries, list) else []
+    if not names or any(name not in known for name in names):
+        raise invalid("tool_choice", f"tool_choice: allowed_tools must list some of the functions {', '.join(known)}")
+    return tuple(tool for name, tool in known.items() if name in names), mode, None
+
+
+def _name_of(entry: Any) -> str | None:
+    """The function that an entry names, nested as in chats or not."""
+    function = entry.get("function", entry) if isinstance(entry, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None
 
 
 def function_tool(tool: Mapping[str, Any], schema_field: str) -> dict[str, Any]:
@@ -450,7 +477,7 @@ def function_tool(tool: Mapping[str, Any], schema_field: str) -> dict[str, Any]:
 
 
 def forward_of(form: AnswerForm | None, messages: Sequence[Message]) -> dict[str, Any]:
-    """What a server behind is asked, in OpenAI's words; empty where nothing but text is."""
+    """What an upstream server is asked, in OpenAI's words; empty where nothing but text is."""
     if form is None:
         return {}
     body: dict[str, Any] = {"messages": [_sent(message) for message in messages]}
@@ -477,7 +504,7 @@ def _sent(message: Message) -> dict[str, Any]:
 
 
 def call_of(name: str, arguments: str, name_id: str, place: str) -> ToolCall:
-    """A call of an earlier turn, its arguments as they came: a server behind may have written what is no JSON.
+    """A call of an earlier turn, its arguments as they came: an upstream server may have written what is no JSON.
 
     Raises:
         ApiError: they hold half of a character.

@@ -40,7 +40,7 @@ CONNECT_S = 5.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A loaded model: its engine, the gate to it, its scorers by name, and the door to the server behind, if any."""
+    """A loaded model: its engine, the gate to it, its scorers by name, and the door to the upstream server, if any."""
 
     spec: ModelSpec
     engine: Engine
@@ -50,7 +50,7 @@ class ServedModel:
 
     @property
     def tools(self) -> ToolFormat | None:
-        """How it writes calls, where it runs here and can be held to them; None where a server behind must be asked."""
+        """How it writes calls, if it runs here and can be held to them; None: an upstream server must be asked."""
         engine = self.engine
         if "grammar" not in extras_of(engine.capabilities) or not isinstance(engine, ToolEngine):  # the dear one last
             return None
@@ -58,7 +58,7 @@ class ServedModel:
 
     @property
     def max_context(self) -> int | None:
-        """Most tokens of a prompt and its answer; None where a server behind does not tell, nor the operator."""
+        """Most tokens of a prompt and its answer; None where an upstream server does not tell, nor the operator."""
         said = {"max_context", "tokenizer"} & self.spec.engine.params.keys()
         unknown = self.forward is not None and self.forward.features.max_context is None and not said
         return None if unknown else self.engine.capabilities.max_context
@@ -165,17 +165,17 @@ class Catalogue:
 
     @property
     def upstreams(self) -> dict[str, Upstreams]:
-        """The servers behind, by the name of their model."""
+        """The upstream servers, by the name of their model."""
         return {name: model.forward for name, model in self._models.items() if model.forward is not None}
 
     @property
     def reachable(self) -> bool:
-        """Whether any model can answer: one that runs here, or one with a server behind that has not failed."""
-        behind = self.upstreams
-        return len(behind) < len(self._models) or any(servers.num_healthy for servers in behind.values())
+        """Whether any model can answer: one that runs here, or one with an upstream server that has not failed."""
+        pools = self.upstreams
+        return len(pools) < len(self._models) or any(servers.num_healthy for servers in pools.values())
 
     async def watch(self, every_s: float) -> None:
-        """Keep checking the health of the servers behind; until cancelled."""
+        """Keep checking the health of the upstream servers; until cancelled."""
         while self.upstreams:
             await asyncio.sleep(every_s)
             await asyncio.gather(*(servers.check(every_s) for servers in self.upstreams.values()))
@@ -189,7 +189,7 @@ class Catalogue:
 
 
 def open_forward(spec: ModelSpec, engine: Engine, patience: Patience | None = None) -> Upstreams | None:
-    """The servers behind a model of engine `openai`; None for engines that run here."""
+    """The upstream servers of a model of engine `openai`; None for engines that run here."""
     from ttc.engines.openai.engine import RemoteEngine
 
     if not isinstance(engine, RemoteEngine):

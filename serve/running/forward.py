@@ -1,4 +1,4 @@
-"""What only a server behind can do: tool calls and JSON schemas, passed through to it and back.
+"""What only an upstream server can do: tool calls and JSON schemas, passed through to it and back.
 
 Where a model cannot be held to a form here, `tools` and `response_format` need `--upstream` (or a model of engine
 `openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
@@ -73,7 +73,7 @@ _log = logging.getLogger("serve")
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """One reply of the server behind."""
+    """One reply of the upstream server."""
 
     content: str
     reasoning: str
@@ -86,7 +86,7 @@ class _Reply:
 
     @property
     def counts(self) -> TokenCounts:
-        """As the server behind counted."""
+        """As the upstream server counted."""
         usage = self.usage
         return TokenCounts(usage.prompt, usage.cached, usage.generated, usage.thinking)
 
@@ -112,20 +112,23 @@ class _Reply:
 
 
 def _switch(request: ServeRequest) -> ThinkState:
-    """The thinking switch that a server behind is asked with."""
+    """The thinking switch that an upstream server is asked with."""
     wish = request.thinking
     off = wish.budget == 0 or wish.enabled is False or wish.effort == "none"
     return "closed" if off else "open" if wish.enabled or wish.effort else "none"
 
 
 def forward_body(request: ServeRequest, sampling: Sampling, features: Features, seed: int) -> dict[str, Any]:
-    """The request to the server behind, in the fields it was found to know."""
+    """The request to the upstream server, in the fields it was found to know."""
     from ttc.engines.openai.chat import switch_fields
     from ttc.engines.openai.wire import shared_fields
 
     body = {**shared_fields(sampling, seed, features), **switch_fields(features, _switch(request)), **request.forward}
     body |= {"reasoning_effort": request.thinking.effort} if request.thinking.effort else {}
+    body |= {"verbosity": request.verbosity} if request.verbosity else {}
     body |= request.sampling.penalties
+    biases = {str(token): value for token, value in request.sampling.logit_bias.items()}
+    body |= {"logit_bias": biases} if biases else {}
     return {name: value for name, value in body.items() if name not in TOKEN_FIELDS}
 
 
@@ -136,7 +139,7 @@ async def execute_forward(
     charge: Callable[[Usage], None],
     interval_s: float,
 ) -> None:
-    """Ask the server behind and emit events, `Done` last; raises ApiError (it broke off) or TTCError (it refused)."""
+    """Ask the upstream server and emit events, `Done` last; raises ApiError (it broke off) or TTCError (it refused)."""
     forward = plan.model.forward
     if forward is None:
         raise ApiError(400, "unsupported_parameter", f"model {plan.model.name} runs here")
@@ -169,7 +172,7 @@ async def execute_forward(
     for index, reply in enumerate(choices):
         _finish(index, _with_ids(reply, plan, index), request, emit, written=is_shown)
     written = sum(counts, TokenCounts())
-    price = sum((reply.counts for reply in replies), TokenCounts())  # as often as the server behind was asked
+    price = sum((reply.counts for reply in replies), TokenCounts())  # as often as the upstream server was asked
     rejected = price.completion - written.completion
     result = {**_result(plan, replies, finals, keys, winner), "returned": TokenCounts.joined(counts).returned()}
     emit(Done(replace(price, rejected=rejected), result))
@@ -242,7 +245,7 @@ async def _ask(
                 try:
                     reading.add(chunk)
                 except ValueError as exc:
-                    raise Transient(EngineError(f"the server behind sent something unreadable: {exc}")) from exc
+                    raise Transient(EngineError(f"the upstream server sent something unreadable: {exc}")) from exc
                 shown = shown or reading.shown
             reply = reading.reply()
             return reply
@@ -262,7 +265,7 @@ async def _ask(
 def _counted(
     reply: _Reply, count: Callable[[Sequence[Message], str], Usage] | None, messages: Sequence[Message]
 ) -> Usage:
-    """The usage of a reply, with what the server behind has not counted."""
+    """The usage of a reply, with what the upstream server has not counted."""
     usage = reply.usage
     if count is not None and not (usage.prompt and usage.generated):
         ours = count(messages, reply.reasoning + reply.content)
@@ -271,7 +274,7 @@ def _counted(
 
 
 def _with_thought(reply: _Reply, count: Callable[[Sequence[Message], str], Usage] | None) -> Usage:
-    """The usage of a reply, its thought counted where the server behind does not count it apart."""
+    """The usage of a reply, its thought counted where the upstream server does not count it apart."""
 
     def counted(text: str) -> int:
         return 0 if count is None else count((), text).generated
@@ -353,7 +356,7 @@ def _reason(word: str) -> FinishReason:
     if word in _REASONS:
         return _REASONS[word]
     if finish_of(word) is None:
-        _log.warning("the server behind ended with an unknown finish reason", extra={"finish_reason": word})
+        _log.warning("the upstream server ended with an unknown finish reason", extra={"finish_reason": word})
     return "stop" if finish_of(word) == "stop" else "length"
 
 

@@ -347,7 +347,7 @@ def _counts(
     )
     if root is not None:
         return returned, written
-    # Counted by the server behind, as often as it was asked.
+    # Counted by the upstream server, as often as it was asked.
     return (
         replace(returned, prompt=tokens.num_prompt or usage.prompt),
         replace(written, prompt=usage.scored + usage.prompt, cached=usage.cached),

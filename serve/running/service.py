@@ -44,9 +44,10 @@ from serve.running.events import (
     TokenCounts,
     ledger,
 )
-from serve.running.plan import DIRECT, RequestPlan, count_prompt, make_plan, passes_effort, width_of
+from serve.running.plan import RequestPlan, count_prompt, make_plan
 from serve.running.quotas import Quotas
 from serve.running.run import execute
+from serve.running.support import DIRECT, passes_effort
 from ttc.concurrent import settle
 from ttc.core import Usage
 from ttc.errors import ConfigError, UnknownName
@@ -131,11 +132,11 @@ class InferenceService:
             "ttc_num_sequences_running": ("Draws in the engine.", per_model(lambda gate: gate.held)),
             "ttc_num_sequences_waiting": ("Draws that wait for a slot.", per_model(lambda gate: gate.num_waiting)),
             "ttc_upstreams_healthy": (
-                "Servers behind that have not failed.",
+                "Upstream servers that have not failed.",
                 lambda: {(("model", name),): servers.num_healthy for name, servers in self.catalogue.upstreams.items()},
             ),
             "ttc_upstream_retries_total": (
-                "Requests sent to a server behind again, by what had failed.",
+                "Requests sent to an upstream server again, by what had failed.",
                 lambda: {
                     (("model", name), ("reason", reason)): count
                     for name, servers in self.catalogue.upstreams.items()
@@ -190,8 +191,8 @@ class _Attempt:
     def num_tokens(self) -> int:
         """What its key has spent by now: a prompt that is counted here once, however often it was read.
 
-        One that a server behind has read and not counted, since its client left, is what was set aside for it, as often
-        as that was asked. Log-probabilities of its own prompt cost no more than the prompt.
+        One that an upstream server has read and not counted, since its client left, is what was set aside for it, as
+        often as that was asked. Log-probabilities of its own prompt cost no more than the prompt.
         """
         usage, plan = self.usage, self.plan
         tokens = usage.tokens - (usage.scored if plan.tells_prompt else 0)
@@ -377,7 +378,7 @@ class ActiveRequest:
     def finished(self) -> RequestRecord:
         """What is recorded of this request."""
         report = {} if self._done is None else self._done.ttc
-        alike = [report] * len(self._ended)  # of a server behind all choices are told of together
+        alike = [report] * len(self._ended)  # of an upstream server all choices are told of together
         thoughts = [choice["thinking"] for choice in report.get("choices", alike)] if report else []
         return RequestRecord(
             model=self.plan.model.name,
@@ -443,7 +444,7 @@ def check_presets(config: ServeConfig, scorers: Mapping[str, Sequence[str]]) -> 
             arguments = offer.bind(preset.params, None)
         except ApiError as exc:
             raise ConfigError(f"presets.{preset.name}: {exc.message.replace('ttc.', '')}") from exc
-        if preset.temperature == 0 and width_of(offer.function, arguments) > 1:
+        if preset.temperature == 0 and offer.width(arguments) > 1:
             raise ConfigError(f"presets.{preset.name}.temperature = 0 makes all draws of {preset.strategy} equal")
     return offers
 
@@ -505,16 +506,18 @@ def reason_of(error: BaseException) -> str | None:
 def fallback_request(plan: RequestPlan) -> ServeRequest | None:
     """The request as the fallback of the plan's model gets it; None where there is none, or several choices.
 
-    Whether a server behind is asked, and in which words, is the fallback's own plan.
+    There is none for biases either, whose ids are of this model's vocabulary. Whether an upstream server is asked, and
+    in which words, is the fallback's own plan.
     """
     name, request = plan.model.spec.fallback, plan.request
-    if name is None or request.num_replies > 1:
+    if name is None or request.num_replies > 1 or request.sampling.logit_bias:
         return None
     return replace(
         request,
         model=name,
         thinking=ThinkingRequest(show=request.thinking.show),
         search=SearchRequest(seed=plan.seed),
+        verbosity=None,
         forward={} if request.form is None else request.forward or forward_of(request.form, request.messages),
     )
 
@@ -528,7 +531,7 @@ def _with_form(error: ApiError, plan: RequestPlan) -> ApiError:
 
 
 def _with_default(error: ApiError, plan: RequestPlan) -> ApiError:
-    """`error`, and whose max_tokens it was, where a server behind refuses what the client did not ask for."""
+    """`error`, and whose max_tokens it was, where an upstream server refuses what the client did not ask for."""
     wish, names = plan.request.sampling, ("max_tokens", "max_completion_tokens")
     is_of_limit = error.code == "upstream_refused" and any(name in error.message for name in names)
     is_too_many = is_of_limit or error.code == "context_length_exceeded"

@@ -1,4 +1,4 @@
-"""Several servers behind a model: which one is asked, when another is tried, and what a client is told when none can.
+"""The upstream servers of one model: which one is asked, when another is tried, and what a client is then told.
 
 A conversation has a home: requests that begin with the same words go to one server, whose cache then knows them. A
 server that fails rests (`ttc.engines.shared.balance`) and is asked for its models every few seconds until it answers.
@@ -46,7 +46,7 @@ class Patience:
 
 
 class Upstreams:
-    """The servers behind one model; they serve the same one."""
+    """The upstream servers of one model; they serve the same one."""
 
     def __init__(
         self,
@@ -101,14 +101,14 @@ class Upstreams:
             except Transient as failure:
                 if not failure.is_of_connection:
                     failures.add(url)
-                _log.warning("a server behind failed", extra={"attempt": tried, "error": str(failure)[:300]})
+                _log.warning("an upstream server failed", extra={"attempt": tried, "error": str(failure)[:300]})
                 busy = _sooner(busy, failure)
                 again = self._again(tried, failure) and not shown()
                 if not again:
                     raise _told(busy or failure) from failure  # to come back helps where one was only busy
                 self.retried.add(failure)
             except ConfigError as exc:
-                _log.error("a server behind refuses this server", extra={"error": str(exc)[:300]})
+                _log.error("an upstream server refuses this server", extra={"error": str(exc)[:300]})
                 raise misconfigured() from exc
             except EngineError as exc:
                 raise from_error(exc) from exc
@@ -175,7 +175,7 @@ def home_of(messages: Sequence[Any]) -> str:
 def misconfigured() -> ApiError:
     """What a client hears of a fault that is the operator's."""
     return ApiError(
-        502, "upstream_misconfigured", "the server behind refuses this server: its operator must look into it"
+        502, "upstream_misconfigured", "the upstream server refuses this server: its operator must look into it"
     )
 
 
@@ -197,7 +197,7 @@ def _silent(failure: Transient) -> bool:
 def _told(failure: Transient) -> ApiError:
     if failure.status == 429:
         wait_s = failure.retry_after_s or 1.0
-        return ApiError(429, "upstream_busy", "the servers behind are busy", retry_after_s=wait_s)
+        return ApiError(429, "upstream_busy", "the upstream servers are busy", retry_after_s=wait_s)
     if _silent(failure):
-        return ApiError(504, "engine_timeout", "the server behind was silent for too long")
-    return ApiError(503, "engine_unavailable", "no server behind could answer", retry_after_s=failure.retry_after_s)
+        return ApiError(504, "engine_timeout", "the upstream server was silent for too long")
+    return ApiError(503, "engine_unavailable", "no upstream server could answer", retry_after_s=failure.retry_after_s)

@@ -1,4 +1,4 @@
-"""A server behind ours over a raw socket, which fails in a way of the test's choice and counts what it was asked."""
+"""An upstream server over a raw socket, which fails in a way of the test's choice and counts what it was asked."""
 
 from __future__ import annotations
 

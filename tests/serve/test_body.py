@@ -140,13 +140,13 @@ def test_every_installed_strategy_is_described_by_its_signature() -> None:
 def test_errors_of_the_toolkit_lose_their_folders() -> None:
     error = from_error(ConfigError("/secret/models/qwen/config.json lacks x; see http://host/a/b"))
     assert error.message == "config.json lacks x; see http://host/a/b"
-    assert from_error(EngineError("http://gpu-7:8000/v1 broke")).message == "the server behind broke"
+    assert from_error(EngineError("http://gpu-7:8000/v1 broke")).message == "the upstream server broke"
     filtered = from_error(PromptRefused("http://gpu-7:8000/v1 answered 400: flagged"))
     assert (filtered.status, filtered.code) == (400, "content_filter") and "gpu-7" not in filtered.message
     assert from_error(ValueError("/secret")).message == "an error of the server itself; its log says more"
 
 
-def test_the_wait_that_a_server_behind_asks_for_is_told_with_a_failure_of_its_own_as_with_a_busy_one() -> None:
+def test_the_wait_that_an_upstream_server_asks_for_is_told_with_a_failure_of_its_own_as_with_a_busy_one() -> None:
     for error, status in ((EngineError("answered 503: starting"), 503), (EngineBusy("answered 429: slow"), 429)):
         error.retry_after_s = 7.0
         told = from_error(error)

@@ -257,6 +257,17 @@ def test_where_a_server_listens_is_an_address_that_can_be_opened() -> None:
         pytest.skip(f"no IPv6 here: {exc}")
 
 
+def test_the_address_of_every_address_is_reached_over_ipv4_too() -> None:
+    try:
+        sock = bind("::", 0)
+    except ConfigError as exc:
+        pytest.skip(f"no IPv6 here: {exc}")
+    with sock:
+        sock.listen()
+        for host in ("::1", "127.0.0.1"):
+            socket.create_connection((host, sock.getsockname()[1]), timeout=5).close()
+
+
 def test_an_address_that_another_took_meanwhile_is_refused_in_one_line() -> None:
     with bind("127.0.0.1", 0) as mine, bind("127.0.0.1", mine.getsockname()[1]) as theirs:
         theirs.listen()
@@ -311,7 +322,7 @@ def test_a_model_that_cannot_work_as_written_stops_the_start(tmp_path: pathlib.P
         load_config(tmp_path / "serve.toml")
 
 
-def test_strategies_bear_no_more_silence_of_a_server_behind_than_chats_that_are_passed_through(
+def test_strategies_bear_no_more_silence_of_an_upstream_server_than_chats_that_are_passed_through(
     tmp_path: pathlib.Path,
 ) -> None:
     def of_file(text: str) -> object:

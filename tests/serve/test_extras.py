@@ -45,7 +45,7 @@ class Able(ScriptedEngine):
         self.asked: list[Sampling] = []
         self.proven = 0
         found = super().capabilities
-        for name in (*PENALTIES, "top_logprobs", "cache_salt"):
+        for name in (*PENALTIES, "logit_bias", "top_logprobs", "cache_salt"):
             found = with_extra(found, name)
         self._able = found
 
@@ -94,6 +94,15 @@ def test_penalties_reach_the_engine_and_neutral_ones_cost_nothing(server: Runnin
     assert type(last(server)) is Sampling
 
 
+def test_biases_reach_the_engine_by_the_ids_of_tokens_with_any_strategy_and_budget(server: Running) -> None:
+    biases = {"55": -100, "56": 2.5, "57": 0}
+    for fields in ({}, {"thinking_budget": 1}, {"ttc": VOTE}):
+        assert server.ask(chat(logit_bias=biases, **fields)).status_code == 200
+        assert last(server).logit_bias == ((55, -100), (56, 2.5))  # type: ignore[attr-defined]
+    assert server.ask(chat(logit_bias={"57": 0})).status_code == 200
+    assert type(last(server)) is Sampling
+
+
 @pytest.mark.parametrize(
     ("fields", "drawn"),
     [
@@ -121,7 +130,7 @@ def test_a_request_that_says_nothing_is_drawn_as_the_models_authors_recommend(
         ({"presence_penalty": 1, "thinking_budget": 4}, "presence_penalty"),
         ({"frequency_penalty": 1, "ttc": {"strategy": "beam", "n": 4}}, "frequency_penalty"),
         ({"logprobs": True, "top_logprobs": 2, "ttc": {"strategy": "majority", "n": 2}}, "top_logprobs"),
-        ({"logit_bias": {"5": 1}}, "logit_bias.5"),
+        ({"logit_bias": {"70000000": 1}}, "logit_bias"),
     ],
 )
 def test_what_would_only_half_hold_is_refused_by_name(server: Running, fields: dict[str, Any], param: str) -> None:

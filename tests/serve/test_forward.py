@@ -1,4 +1,4 @@
-"""A server behind ours: tools and JSON schemas pass through, plain chats stream, votes are held on equal tool calls."""
+"""Upstream servers: tools and JSON schemas pass through, plain chats stream, votes are held on equal tool calls."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_the_operators_most_tokens_hold_for_what_is_passed_on() -> None:
     assert [asked["max_completion_tokens"] for asked in found.asked] == [50]
 
 
-def test_penalties_go_to_the_server_behind_and_what_it_may_not_know_is_refused(
+def test_penalties_go_to_the_upstream_server_and_what_it_may_not_know_is_refused(
     behind: tuple[Running, Upstream],
 ) -> None:
     server, found = behind
@@ -149,6 +149,30 @@ def test_penalties_go_to_the_server_behind_and_what_it_may_not_know_is_refused(
     assert "frequency_penalty" not in found.asked[0]
     refused = server.ask(chat("add", tools=TOOLS, cache_salt="mine"))
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "cache_salt")
+
+
+@pytest.mark.parametrize("fields", [{}, {"tools": TOOLS}, {"ttc": {"strategy": "majority", "n": 2}}])
+def test_biases_and_the_length_of_answers_go_to_the_upstream_server(fields: dict[str, Any]) -> None:
+    with upstream(lambda number, body: {"content": "7"}) as found:
+        door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, Features("theirs", usage=True))
+        with running(dataclasses.replace(served(WithoutIds(replies({}))), forward=door)) as server:
+            reply = server.ask(chat("add", verbosity="low", logit_bias={"5": -100, "6": 0}, **fields))
+            other = {"model": "m", "input": "add", "text": {"verbosity": "high"}}
+            assert server.ask(other, "/v1/responses").status_code == 200
+            refused = server.ask(chat("add", verbosity="low", ttc={"strategy": "adaptive", "n": 2}))
+    assert reply.status_code == 200, reply.text
+    assert all((body["verbosity"], body["logit_bias"]) == ("low", {"5": -100}) for body in found.asked[:-1])
+    assert found.asked[-1]["verbosity"] == "high" and "logit_bias" not in found.asked[-1]
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "verbosity")
+
+
+def test_of_allowed_tools_the_upstream_server_is_shown_no_others(behind: tuple[Running, Upstream]) -> None:
+    server, found = behind
+    tools = [*TOOLS, {"type": "function", "function": {"name": "sub", "parameters": {"type": "object"}}}]
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "add"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    assert server.ask(chat("add", tools=tools, tool_choice=choice)).status_code == 200
+    assert (found.asked[-1]["tools"], found.asked[-1]["tool_choice"]) == (TOOLS, "required")
 
 
 def test_a_streamed_tool_call_is_whole_in_a_chunk_before_the_last(behind: tuple[Running, Upstream]) -> None:
@@ -168,7 +192,7 @@ def test_majority_votes_on_equal_tool_calls(behind: tuple[Running, Upstream]) ->
     assert sorted(candidate["votes"] for candidate in reply["ttc"]["candidates"]) == [1, 3, 3, 3]
     assert len(found.asked) == 4 and len({asked["seed"] for asked in found.asked}) == 4
     assert reply["ttc"]["usage"]["generated"] == reply["usage"]["completion_tokens"] == 20
-    assert reply["usage"]["prompt_tokens"] == 44, "the server behind read the prompt four times"
+    assert reply["usage"]["prompt_tokens"] == 44, "the upstream server read the prompt four times"
     assert reply["usage"]["completion_tokens_details"]["rejected_tokens"] == 15
     assert reply["ttc"]["returned"]["completion_tokens"] == 5
 
@@ -212,7 +236,7 @@ def test_equal_answers_and_equal_json_vote_together_however_they_are_spelled(
 
 @pytest.mark.parametrize("reply", [{"content": "<think>hmmm</think>7"}, {"reasoning": "hmmm", "content": "7"}])
 @pytest.mark.parametrize("stream", [False, True])
-def test_thought_that_the_server_behind_does_not_count_apart_is_counted(reply: dict[str, str], stream: bool) -> None:
+def test_thought_that_the_upstream_server_does_not_count_apart_is_counted(reply: dict[str, str], stream: bool) -> None:
     with serving(lambda number, body: reply) as server:
         options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         answer = server.ask(chat("q", tools=TOOLS, **options))
@@ -241,7 +265,7 @@ def test_a_call_without_arguments_has_none_in_every_dialect_and_ends_its_reply(p
 
 @pytest.mark.parametrize("path", sorted(WIRED))
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_call_that_the_server_behind_cut_is_text_and_behind_whole_ones_it_is_told(path: str, stream: bool) -> None:
+def test_a_call_that_the_upstream_server_cut_is_text_and_behind_whole_ones_it_is_told(path: str, stream: bool) -> None:
     cut = '{"a": 1, "b'
     for calls in ([("add", cut)], [("add", '{"a": 7}'), ("add", cut)]):
         with serving(lambda number, body, calls=calls: {"tool_calls": calls, "finish": "length"}) as server:
@@ -316,7 +340,7 @@ def test_an_upstream_that_takes_ids_and_holds_no_grammar_is_asked_for_tools_in_m
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "thinking_budget")
 
 
-def test_a_server_behind_that_answers_in_place_of_a_model_is_asked_with_its_tools() -> None:
+def test_an_upstream_server_that_answers_in_place_of_a_model_is_asked_with_its_tools() -> None:
     slow = served(embedded_(), "slow", fallback="m", fallback_after_s=1e-4)
     with upstream(script) as found:
         door = Upstreams({found.url: Client(found.url, Access("", 5, 30))}, Features("theirs", usage=True))
@@ -352,7 +376,7 @@ def test_an_upstream_of_messages_only_streams_chats_and_runs_whole_answer_strate
             assert len(behind_.requests) == before
 
 
-def test_a_server_behind_without_usage_is_counted_by_the_tokenizer() -> None:
+def test_an_upstream_server_without_usage_is_counted_by_the_tokenizer() -> None:
     with OpenAIServer(embedded_, dataclasses.replace(CHAT, usage=False)) as behind_:
         engine = openai(base_url=behind_.url, tokenizer=TEACHER)
         door = open_forward(spec(engine_params={"base_url": behind_.url}), engine)

@@ -1,4 +1,4 @@
-"""Servers behind over real sockets: every kind of fault is told cleanly, in time, without an address, or hidden."""
+"""Upstream servers over real sockets: every kind of fault is told cleanly, in time, without an address, or hidden."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def ends(word: str, content: str = "The answer is 7.") -> Play:
         ("x", "length"),
     ],
 )
-def test_a_finish_reason_of_a_server_behind_means_the_same_streamed_whole_and_in_a_vote(word: str, reason: str) -> None:
+def test_a_finish_reason_of_an_upstream_server_means_the_same_in_a_stream_and_a_vote(word: str, reason: str) -> None:
     with faulty(ends(word)) as behind, gateway(behind) as server:
         vote = chat(stop=["never"], ttc={"strategy": "majority", "n": 2})
         for body in (chat(), vote):
@@ -340,7 +340,7 @@ def test_a_think_block_in_the_content_is_thought_streamed_whole_and_in_a_vote() 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("reason", [" is", 151645])
-def test_the_stop_string_that_ended_a_reply_is_told_where_the_server_behind_told_it(
+def test_the_stop_string_that_ended_a_reply_is_told_where_the_upstream_server_told_it(
     reason: object, stream: bool
 ) -> None:
     def stops(wire: Wire) -> None:
@@ -561,12 +561,12 @@ def test_metrics_count_what_a_strategy_sends_again_beside_what_is_passed_through
         assert servers.retried is servers._balancer.retried, "which the engine's own retries go through"
 
 
-def test_readiness_and_health_checks_know_the_servers_behind() -> None:
+def test_readiness_and_health_checks_know_the_upstream_servers() -> None:
     with faulty() as one, faulty() as two, gateway(one, two) as server, contextlib.ExitStack() as stack:
         servers = server.service.catalogue.upstreams["m"]
         client = stack.enter_context(server.client())
         ready = client.get("/ready")
-        assert (ready.status_code, ready.json()["behind"]) == (200, {"m": {"servers": 2, "healthy": 2}})
+        assert (ready.status_code, ready.json()["upstreams"]) == (200, {"m": {"servers": 2, "healthy": 2}})
         one.play = two.play = close_at_once
         assert server.ask(chat()).status_code == 503
         assert until(lambda: server.ask(chat("other")).status_code == 503 and not servers.num_healthy, 5)

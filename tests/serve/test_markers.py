@@ -12,7 +12,7 @@ import pytest
 from serve.requests.thinking import ThinkingPolicy
 from serve.requests.tools import AnswerForm, read_tools
 from serve.running.deltas import Markers
-from serve.running.plan import shown_tools
+from serve.running.prompts import shown_tools
 from tests.serve.actor import ScriptedActor
 from tests.serve.thinker import WithoutMarkers, think
 from ttc.core import Capabilities, LogprobEngine, Message, Prompt, StreamingEngine, TopLogprobEngine

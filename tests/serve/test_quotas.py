@@ -537,7 +537,7 @@ def test_the_words_that_end_a_thought_count_and_the_token_that_they_replace() ->
 @pytest.mark.parametrize(
     "fields", [{}, {"stream": True, "stream_options": {"include_usage": True}}, {"n": 3}, {"tools": TOOLS}]
 )
-def test_a_keys_minute_counts_what_a_server_behind_counts(fields: dict[str, Any]) -> None:
+def test_a_keys_minute_counts_what_an_upstream_server_counts(fields: dict[str, Any]) -> None:
     quotas = NotedQuotas()
     with upstream(lambda number, body: {"content": "7"}) as behind:
         servers = Upstreams({behind.url: Client(behind.url, Access("", 5, 30))}, Features("theirs", usage=True))
@@ -550,7 +550,7 @@ def test_a_keys_minute_counts_what_a_server_behind_counts(fields: dict[str, Any]
     assert quotas.booked == [usage["total_tokens"]] == [16 * len(behind.asked)]
 
 
-def test_who_leaves_a_server_behind_before_it_has_counted_has_spent_the_prompt() -> None:
+def test_who_leaves_an_upstream_server_before_it_has_counted_has_spent_the_prompt() -> None:
     quotas = NotedQuotas()
     with upstream(lambda number, body: {"content": "7" * 500}, pause_s=0.05) as behind:
         servers = Upstreams({behind.url: Client(behind.url, Access("", 5, 30))}, Features("theirs", usage=True))
@@ -567,7 +567,9 @@ def test_who_leaves_a_server_behind_before_it_has_counted_has_spent_the_prompt()
 
 
 @pytest.mark.parametrize(("asked", "spent"), [(0, 0), (1, 10), (3, 30), (90, 400)])
-def test_of_a_strategy_that_asks_a_server_behind_bit_by_bit_only_what_it_asked_is_spent(asked: int, spent: int) -> None:
+def test_of_a_strategy_that_asks_an_upstream_server_in_waves_only_what_it_asked_is_spent(
+    asked: int, spent: int
+) -> None:
     search = SearchRequest(strategy="adaptive", params={"n": 40})
     request = ServeRequest("m", (Message("user", "x" * 40),), search=search)
     with running(served(WithoutIds(replies({})))) as server:

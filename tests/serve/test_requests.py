@@ -74,7 +74,12 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
     (chat(repetition_penalty=1.1), "repetition_penalty", "unsupported_parameter"),
     (chat(presence_penalty=3), "presence_penalty", "invalid_value"),
     (chat(cache_salt="mine"), "cache_salt", "unsupported_parameter"),
-    (chat(logit_bias={"5": 1}), "logit_bias.5", "unknown_parameter"),
+    (chat(logit_bias={"5": 1}), "logit_bias", "unsupported_parameter"),
+    (chat(logit_bias={"5": 101}), "logit_bias.5", "invalid_value"),
+    (chat(logit_bias={"yes": 1}), "logit_bias", "invalid_value"),
+    (chat(logit_bias={"05": 1}), "logit_bias", "invalid_value"),
+    (chat(logit_bias={"9" * 5000: 1}), "logit_bias", "invalid_value"),
+    (chat(verbosity="low"), "verbosity", "unsupported_parameter"),
     (chat(top_logprobs=3, logprobs=True), "top_logprobs", "unsupported_parameter"),
     (chat(top_logprobs=21, logprobs=True), "top_logprobs", "invalid_value"),
     (chat(top_logprobs=0), "top_logprobs", "invalid_value"),
@@ -254,7 +259,8 @@ def test_an_unknown_model_is_a_404_with_the_nearest(server: Running) -> None:
 
 
 FIXES: list[tuple[dict[str, Any], str]] = [
-    (chat(logit_bias={"5": 1}), "biases are not supported"),
+    (chat(logit_bias={"5": 1}), "http.ignore"),
+    (chat(verbosity="high"), "say in a message how long"),
     (chat(cache_salt="mine"), "leave it out"),
     (chat(tools=[{"type": "function", "function": {"name": "f"}}]), "--upstream"),
     (chat(temperature=0, ttc={"strategy": "majority"}), "leave it out, or ask for direct"),
@@ -398,7 +404,7 @@ def test_a_choice_that_is_too_long_for_its_key_is_refused_by_the_field_that_says
 @pytest.mark.parametrize(
     "fields",
     [
-        {"user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "verbosity": "low"},
+        {"user": "u", "store": True, "metadata": {"a": "b"}, "service_tier": "auto", "verbosity": "medium"},
         {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "top_k": -1, "min_p": 0},
         {"n": None, "stop": None, "tools": None, "ttc": None, "reasoning_effort": None, "thinking": None},
         {"n": 1.0, "max_tokens": 50.0, "seed": 3.0},

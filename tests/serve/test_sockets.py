@@ -453,3 +453,13 @@ def test_refusals_at_the_door_are_logged_and_counted(caplog: pytest.LogCaptureFi
         assert f"x-request-id: {line['request_id']}\r\n".encode() in reply
     for code in codes:
         assert f'ttc_requests_refused_total{{code="{code}"}} 1\n' in counted
+
+
+def test_a_stream_for_http_1_0_has_no_chunks_and_ends_with_the_connection(server: Running) -> None:
+    stream = posted(KEY.strip(), b"Connection: keep-alive", body=json.dumps(chat(max_tokens=8, stream=True)).encode())
+    head, _, text = sent(server, stream.replace(b"/1.1", b"/1.0")).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower() and b"connection: close" in head.lower()
+    assert text.startswith(b"data: {") and text.endswith(b"data: [DONE]\n\n")
+    head, _, text = sent(server, posted(KEY.strip()).replace(b"/1.1", b"/1.0")).partition(b"\r\n\r\n")
+    assert b"content-length: %d" % len(text) in head and json.loads(text)["object"] == "chat.completion"
+    assert b"transfer-encoding: chunked" in sent(server, stream), "as ever for HTTP/1.1"

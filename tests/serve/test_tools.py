@@ -207,6 +207,17 @@ def test_calls_and_results_of_earlier_turns_are_read(client: openai.OpenAI) -> N
     assert ask(client, messages=messages, max_tokens=5).choices[0].message.content is not None
 
 
+def test_of_allowed_tools_one_is_called_and_no_other(client: openai.OpenAI, server: Running) -> None:
+    allowed = {"mode": "required", "tools": [{"type": "function", "function": {"name": "cool"}}]}
+    choice = {"type": "allowed_tools", "allowed_tools": allowed}
+    for seed in range(3):
+        reply = ask(client, tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, seed=seed)
+        checked(reply.choices[0].message.tool_calls[0], ("cool",))
+    flat = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "heat"}]}
+    body = server.ask(as_responses(tool_choice=flat), "/v1/responses").json()
+    assert [item["name"] for item in body["output"]] == ["heat"] and body["tool_choice"] == flat
+
+
 # -- the other dialects ------------------------------------------------------------------------------------------------
 def as_responses(**fields: Any) -> dict[str, Any]:
     tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
@@ -291,6 +302,8 @@ REFUSED = [
     ({"tools": [*TOOLS, TOOLS[0]]}, "tools[2].function.name"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "warm"}}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}}, "mode auto"),
+    ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"name": "warm"}]}}, "heat"),
     ({"tools": TOOLS, "logprobs": True}, "logprobs"),
     ({"tools": TOOLS, "ttc": {"strategy": "beam", "n": 4}}, "ttc.strategy"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format.json_schema.schema"),
@@ -688,8 +701,8 @@ def test_other_calls_and_nothing_do_not_vote_together() -> None:
 
 def test_a_choice_is_checked_against_the_tools() -> None:
     tools = read_tools(TOOLS)
-    assert read_choice(None, tools) == ("auto", None)
-    assert read_choice({"type": "function", "function": {"name": "heat"}}, tools) == ("required", "heat")
+    assert read_choice(None, tools) == (tools, "auto", None)
+    assert read_choice({"type": "function", "function": {"name": "heat"}}, tools) == (tools, "required", "heat")
     for wrong in ("sometimes", {"type": "function", "function": "heat"}, {"function": ["heat"]}, {"name": 3}, {}):
         with pytest.raises(ApiError, match="heat, cool"):
             read_choice(wrong, tools)

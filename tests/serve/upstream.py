@@ -1,4 +1,4 @@
-"""A server behind ours: answers chat completions by a script, with tool calls, and keeps what it was asked."""
+"""An upstream server that answers chat completions by a script, with tool calls, and keeps what it was asked."""
 
 from __future__ import annotations
 

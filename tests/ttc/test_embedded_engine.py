@@ -318,6 +318,21 @@ def test_penalties_count_the_draw_and_the_prompt_of_each_request_alone(engine) -
     asyncio.run(go())
 
 
+def test_a_bias_keeps_a_token_out_of_the_draw_of_its_request_alone(engine) -> None:
+    prompt = ask(engine, "probabilities")
+
+    async def drawn(*bias: tuple[int, float]) -> tuple[int, ...]:
+        sampling = ExtraSampling(temperature=0.0, max_tokens=12, logit_bias=bias)
+        return (await engine.generate(prompt, sampling, range(1), lambda _: None))[0].token_ids
+
+    async def go() -> None:
+        first = (await drawn())[0]
+        without, plain, forced = await asyncio.gather(drawn((first, -100.0)), drawn(), drawn((7, 1e4)))
+        assert first not in without and plain[0] == first and set(forced) == {7}
+
+    asyncio.run(go())
+
+
 def test_the_likeliest_tokens_stand_in_order_beside_given_ones_and_drawn_ones(engine) -> None:
     prompt = ask(engine, "probabilities")
     usages: list[Usage] = []

@@ -468,6 +468,16 @@ def test_penalties_are_those_of_their_definition_and_of_their_row_alone(
     assert drawn.logprobs[0] == pytest.approx(float(plain[drawn.tokens[0]]), abs=1e-3), "the model's own"
 
 
+def test_a_bias_is_added_to_the_tokens_it_names_before_penalties_and_to_no_other_row() -> None:
+    logits = torch.tensor([[4.0, -1.0, 3.0, 3.0]] * 2)
+    penalty = Penalty((), (2,), 1.0, 0.5, 0.0, bias=((0, -100.0), (2, 2.0), (9, 50.0)))
+    row = logits[0].clone()
+    penalty.lower(row)
+    assert row.tolist() == [-96.0, -1.0, 4.5, 3.0]
+    rows = replace(settings_rows(2), penalties=(penalty, None), temperature=np.zeros(2, np.float32))
+    assert sample(logits, rows).tokens.tolist() == [2, 0]
+
+
 def test_greedy_takes_the_lowest_id_of_equal_maxima_also_beside_sampled_rows() -> None:
     logits = torch.zeros(2, 700)
     logits[:, [300, 40, 650]] = 5.0

@@ -568,6 +568,8 @@ def test_penalties_and_the_likeliest_tokens_are_vllms(smollm2: Any) -> None:
     assert penalised.token_ids != free.token_ids
     assert len(set(penalised.token_ids)) > len(set(free.token_ids))
     assert asyncio.run(go(presence_penalty=2.0)).token_ids != free.token_ids
+    biased = asyncio.run(go(logit_bias=((free.token_ids[0], -100.0),)))
+    assert free.token_ids[0] not in biased.token_ids
 
 
 def test_draws_with_different_salts_share_no_cached_prefix(smollm2: Any) -> None:

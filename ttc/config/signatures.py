@@ -34,6 +34,7 @@ from ttc.errors import ConfigError
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 _CHECK = "__ttc_check__"
 _READS_LOGPROBS = "__ttc_reads_logprobs__"
+_DRAWING = "__ttc_drawing__"
 _OPTIONS = "options"
 _REQUIRED: Any = inspect.Parameter.empty
 
@@ -192,6 +193,45 @@ def reads_logprobs(factory: Factory) -> Factory:
 def wants_logprobs(factory: Callable[..., Any]) -> bool:
     """Whether `factory` is marked by `reads_logprobs`."""
     return bool(getattr(factory, _READS_LOGPROBS, False))
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How a strategy draws, as far as who runs it for others must know.
+
+    `whole`: each draw is one request to the engine, so a grammar can hold its answer. `wave` says how many draws run
+    together, from the options that it names; None: all of them. `adds_text`: a reply has text that no draw sampled
+    (results of tools), which max_tokens does not count.
+    """
+
+    whole: bool = False
+    wave: Callable[..., int] | None = None
+    adds_text: bool = False
+
+    def at_once(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> int | None:
+        """How many draws of `function` run together when it is called with `arguments`; None: all of them."""
+        if self.wave is None:
+            return None
+        values = {**options_of(function), **arguments}
+        return max(self.wave(**{name: values[name] for name in inspect.signature(self.wave).parameters}), 1)
+
+
+def drawing(
+    *, whole: bool = False, wave: Callable[..., int] | None = None, adds_text: bool = False
+) -> Callable[[Factory], Factory]:
+    """Declare how a strategy draws (see `Drawing`); one without a declaration draws all at once and in pieces."""
+
+    def declare(factory: Factory) -> Factory:
+        setattr(factory, _DRAWING, Drawing(whole, wave, adds_text))
+        return factory
+
+    return declare
+
+
+def drawing_of(factory: Callable[..., Any]) -> Drawing:
+    """What `factory` declares with `drawing`."""
+    declaration = getattr(factory, _DRAWING, None)
+    return declaration if isinstance(declaration, Drawing) else Drawing()
 
 
 def checked_by(check: Callable[..., None]) -> Callable[[Factory], Factory]:

@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 
 from ttc.answers import classes
 from ttc.choosing.selection import Key, fallback, tally, vote
+from ttc.config.signatures import drawing
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError
@@ -25,6 +26,12 @@ from ttc.session.session import Session
 Rule: TypeAlias = Literal["beta", "dirichlet", "window"]
 
 
+def _wave(rule: Rule, window: int, wave: int) -> int:
+    """How many samples are drawn between two looks."""
+    return window if rule == "window" else wave
+
+
+@drawing(whole=True, wave=_wave)
 async def adaptive(
     problem: Problem,
     session: Session,
@@ -56,7 +63,7 @@ async def adaptive(
         raise ConfigError(f"adaptive: threshold must be in (0.5, 1), got {threshold}")
     prompt = session.render()
     candidates: list[Candidate] = []
-    size = window if rule == "window" else wave
+    size = _wave(rule, window, wave)
     while len(candidates) < n:
         numbers = range(len(candidates), min(len(candidates) + size, n))
         completions = await session.generate(prompt, numbers, least=0)

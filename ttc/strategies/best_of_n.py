@@ -15,6 +15,7 @@ from functools import partial
 from typing import TypeAlias
 
 from ttc.choosing.selection import How, Select, aggregate, check_beta, check_window, fallback, vote
+from ttc.config.signatures import drawing
 from ttc.core import Answer, Candidate, Problem, Score, Scorer, Strategy
 from ttc.session.draws import check_n
 from ttc.session.samples import run_samples
@@ -23,6 +24,7 @@ from ttc.session.session import Session
 _Rate: TypeAlias = Callable[[Score], float | None]
 
 
+@drawing(whole=True)
 async def best_of_n(
     problem: Problem,
     session: Session,

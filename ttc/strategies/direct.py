@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ttc.config.signatures import drawing
 from ttc.core import Answer, Problem
 from ttc.session.session import Session
 
 
+@drawing(whole=True)
 async def direct(problem: Problem, session: Session, *, temperature: float | None = None) -> Answer:
     """Return a single completion.
 

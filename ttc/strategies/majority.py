@@ -9,12 +9,14 @@ another strategy: a vote over trees.
 from __future__ import annotations
 
 from ttc.choosing.selection import fallback, vote
+from ttc.config.signatures import drawing
 from ttc.core import Answer, Candidate, Problem, Strategy
 from ttc.session.draws import check_n
 from ttc.session.samples import run_samples
 from ttc.session.session import Session
 
 
+@drawing(whole=True)
 async def majority(problem: Problem, session: Session, *, n: int = 16, of: Strategy | None = None) -> Answer:
     """Return the answer of the largest equivalence class among n samples.
 

@@ -15,12 +15,14 @@ from ttc.agents.markup import MARKUPS, MarkupName
 from ttc.agents.tool import Kit
 from ttc.choosing.selection import fallback, vote
 from ttc.concurrent import gather
+from ttc.config.signatures import drawing
 from ttc.core import Answer, Candidate, Message, Problem
 from ttc.session.draws import check_n
 from ttc.session.growing import Draw, check_pieces
 from ttc.session.session import Session
 
 
+@drawing(adds_text=True)
 async def tools(
     problem: Problem,
     session: Session,

@@ -84,7 +84,7 @@ class VllmEngine(StreamingTokenEngine):
             shape=_shape(config),
             max_concurrency=options.max_num_seqs * options.data_parallel_size,
             cache_block=self._driver.cache_block,
-            extras=frozenset({*PENALTIES, "top_logprobs", "cache_salt", "grammar"}),
+            extras=frozenset({*PENALTIES, "logit_bias", "top_logprobs", "cache_salt", "grammar"}),
         )
         super().__init__(text, capabilities)
 

@@ -227,6 +227,7 @@ def fields_of(sampling: Sampling, path: Path, ids: Sequence[int], capabilities: 
     fields |= {name: getattr(sampling, name) for name in PENALTIES}
     fields["thinking_token_budget"] = budget_of(sampling.thinking_cap, ids, capabilities)
     fields["grammar"] = sampling.grammar
+    fields["logit_bias"] = dict(sampling.logit_bias) or None
     if sampling.top_logprobs and sampling.logprobs:
         fields["logprobs"] = sampling.top_logprobs
     return fields

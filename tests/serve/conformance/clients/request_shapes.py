@@ -90,7 +90,7 @@ def read(text: str, streamed: bool) -> tuple[str, dict[str, Any]]:
 
 def main() -> None:
     for name, (path, body) in SHAPES.items():
-        if MESSAGES_ONLY and path == "/v1/completions":  # refused by name: the server behind takes no raw prompts
+        if MESSAGES_ONLY and path == "/v1/completions":  # refused by name: the upstream server takes no raw prompts
             continue
         raw, unheard = ask(path, body)
         said, usage = read(raw, body.get("stream", True))

@@ -76,7 +76,7 @@ class Decoder(Protocol):
 class Batch:
     """The rows of a decoder, and the jobs that wait for rows."""
 
-    extras = frozenset({*PENALTIES, "top_logprobs"})
+    extras = frozenset({*PENALTIES, "logit_bias", "top_logprobs"})
     """Fields of `ttc.core.ExtraSampling` that its draws support; grammars are added by the engine."""
 
     def __init__(
@@ -463,9 +463,12 @@ def _table(draws: Sequence[LiveDraw]) -> Rows:
 
 
 def _penalty(draw: LiveDraw) -> Penalty | None:
-    """What lowers the logits of tokens that the text already contains; None where nothing does."""
+    """What changes the logits of the draw's next token; None where nothing does."""
     sampling, factor = draw.request.sampling, draw.request.sampling.repetition_penalty
-    once = each = 0.0
     if isinstance(sampling, ExtraSampling):
-        once, each = sampling.presence_penalty, sampling.frequency_penalty
-    return None if (factor, once, each) == (1, 0, 0) else Penalty(draw.request.ids, draw.ids, factor, once, each)
+        once, each, bias = sampling.presence_penalty, sampling.frequency_penalty, sampling.logit_bias
+    else:
+        once, each, bias = 0.0, 0.0, ()
+    if (factor, once, each, bias) == (1, 0, 0, ()):
+        return None
+    return Penalty(draw.request.ids, draw.ids, factor, once, each, bias)

@@ -1,10 +1,10 @@
 """Sample one token per row by inverse CDF, with the uniform number that belongs to (draw key, token position).
 
-Penalties are applied to the logits first, then grammars mask tokens. Order of the filters: temperature, then top-k,
-then top-p, then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in transformers and SGLang; tokens tied with the last
-kept one are kept. The log-probability and self-certainty of the unmodified model (Kang et al. 2025, arXiv 2502.18581:
-KL(uniform || model)) take one more pass over the logits. Exponential noise (Gumbel) would need one random number per
-vocabulary entry; this needs one per row.
+Biases and penalties are applied to the logits first, then grammars mask tokens. Order of the filters: temperature, then
+top-k, then top-p, then min-p (Nguyen et al. 2024, arXiv 2407.01082), as in transformers and SGLang; tokens tied with
+the last kept one are kept. The log-probability and self-certainty of the unmodified model (Kang et al. 2025, arXiv
+2502.18581: KL(uniform || model)) take one more pass over the logits. Exponential noise (Gumbel) would need one random
+number per vocabulary entry; this needs one per row.
 """
 
 from __future__ import annotations
@@ -42,12 +42,20 @@ def heat(temperature: float) -> float:
 
 
 class Penalty:
-    """Repetition, presence and frequency penalties on the logits, as in vLLM.
+    """Bias, repetition, presence and frequency penalties on the logits of one draw, in this order, as in vLLM.
 
     A step costs a few operations on the distinct tokens of the text, which are collected once and then updated.
     """
 
-    def __init__(self, prompt: Sequence[int], drawn: Sequence[int], factor: float, once: float, each: float) -> None:
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        drawn: Sequence[int],
+        factor: float,
+        once: float,
+        each: float,
+        bias: Sequence[tuple[int, float]] = (),
+    ) -> None:
         """Follow a draw, whose tokens `drawn` will be.
 
         Args:
@@ -56,10 +64,11 @@ class Penalty:
             factor: divides logits above 0, and multiplies others, of tokens of prompt or draw (Keskar et al. 2019).
             once: is subtracted from the logit of each token that was drawn (presence penalty).
             each: the same, for each time that it was drawn (frequency penalty).
+            bias: is added to the logits of token ids; ids beyond the vocabulary are ignored.
         """
         ids = list(dict.fromkeys(prompt))
         self._drawn, self._num_read = drawn, 0
-        self._factor, self._once, self._each = factor, once, each
+        self._factor, self._once, self._each, self._bias = factor, once, each, dict(bias)
         self._places = {token: place for place, token in enumerate(ids)}
         self._ids: npt.NDArray[np.int64] = np.array([*ids, *[0] * _SPARE], np.int64)
         self._counts: npt.NDArray[np.float32] = np.zeros(len(self._ids), np.float32)
@@ -67,6 +76,10 @@ class Penalty:
     def lower(self, logits: torch.Tensor) -> None:
         """Lower the logits (V) of the next token in place."""
         self._read()
+        biased = [token for token in self._bias if token < len(logits)]
+        if biased:
+            values = torch.tensor([self._bias[token] for token in biased], device=logits.device)
+            logits[biased] += values.to(logits.dtype)
         history = self._ids[: len(self._places)], self._counts[: len(self._places)]
         kernels = native(logits.device, logits.dtype)
         if kernels is not None:
