@@ -2,7 +2,7 @@
 
 A form becomes a grammar (`grammar_of`), which the engine holds while it samples, and reads the answer back (`read`). A
 thought before the answer is free. Calls are written as the model's own family writes them
-(`ttc.engines.shared.toolformats`); with `auto` the model decides, and text that does not begin a call is free. A schema
+(`ttc.toolformats`); with `auto` the model decides, and text that does not begin a call is free. A schema
 is held whether or not it is called strict; one that the grammar library cannot hold is refused where it is strict, and
 is any object where it is not. White space within JSON is fixed, so that no model wanders off in it. Left out: functions
 of a form without JSON, and custom tools with grammars of their own.
@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from serve.requests.errors import ApiError, invalid
 from ttc.answers import kind_of, same_form
 from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
-from ttc.engines.shared.toolformats import ToolFormat
+from ttc.toolformats import ToolFormat
 
 ToolChoice = Literal["auto", "none", "required"]
 # OpenAI takes 64 characters, and Anthropic twice as many: names of MCP servers and of their functions together.

@@ -28,9 +28,9 @@ from ttc.core import (
     ToolEngine,
     extras_of,
 )
-from ttc.engines.shared.toolformats import TOOL_FORMATS, ToolFormat
 from ttc.engines.shared.wrapped import with_markers
 from ttc.session.thinking import QWEN3_HANDOVER
+from ttc.toolformats import TOOL_FORMATS, ToolFormat
 
 AUTO = "auto"
 _log = logging.getLogger("serve")

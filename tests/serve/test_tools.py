@@ -32,7 +32,7 @@ from ttc.engines.sglang.factory import sglang
 from ttc.engines.shared.folder import generator_folder
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import TokenEngine
-from ttc.engines.shared.toolformats import TOOL_FORMATS, ToolFormat, plain_turns, tool_format_of
+from ttc.toolformats import TOOL_FORMATS, ToolFormat, plain_turns, tool_format_of
 
 ARGUMENTS = {
     "type": "object",

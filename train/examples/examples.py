@@ -49,11 +49,11 @@ from ttc.config.registry import Registry
 from ttc.config.values import counted, nearest, why_no_file
 from ttc.core import Message, Problem, Prompt, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.text import Text
-from ttc.engines.shared.toolformats import TOOL_FORMATS
 from ttc.errors import ConfigError, RecordError
 from ttc.records import iterate
 from ttc.seeds import derive
 from ttc.session.thinking import CLOSE, OPEN, split_text
+from ttc.toolformats import TOOL_FORMATS
 
 MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 

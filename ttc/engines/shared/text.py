@@ -26,9 +26,9 @@ from ttc.core import (
     ThinkState,
     Tools,
 )
-from ttc.engines.shared.toolformats import plain_turns, shows_tools, texts_of, tool_format_of, turn_of
 from ttc.errors import ConfigError, missing_extra
 from ttc.session.thinking import default_handover
+from ttc.toolformats import plain_turns, shows_tools, texts_of, tool_format_of, turn_of
 
 MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
 """Marker pairs that models are trained with."""
