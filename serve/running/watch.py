@@ -34,6 +34,7 @@ from ttc.core import (
     Problem,
     Prompt,
     Sampling,
+    Tools,
     Top,
     UsageSink,
 )
@@ -92,9 +93,9 @@ class WatchedSession(Session):
         named = replace(prompt, problem_id=self.problem.id, messages=self.problem.messages, path=self.root)
         return self._rooted(named)
 
-    def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
+    def ask(self, messages: Sequence[Message], path: Path, tools: Tools = ()) -> Prompt:
         """Render a question of the strategy's own."""
-        return self._rooted(super().ask(messages, path))
+        return self._rooted(super().ask(messages, path, tools))
 
     def _rooted(self, prompt: Prompt) -> Prompt:
         if prompt.token_ids is not None:

@@ -285,15 +285,15 @@ def test_hermes_calls_are_json_and_their_result_comes_as_a_turn() -> None:
     markup = MARKUPS["hermes"]([calculator()])
     for wrong in ("<tool_call>12</tool_call>", '<tool_call>{"name": "calculator"}</tool_call>', "</tool_call>"):
         with pytest.raises(ToolFailure, match="JSON"):
-            markup.read(wrong)
+            markup.call_of(wrong)
     unknown = '<tool_call>{"name": "shell", "arguments": {"input": "ls"}}</tool_call>'
     assert results(play(turns(unknown, "no"), markup="hermes")) == ["error: no tool 'shell'; there is calculator"]
 
 
 def test_a_call_is_read_although_its_last_token_brought_more() -> None:
     call = '<tool_call>{"name": "calculator", "arguments": {"input": "1+1"}}</tool_call>\n'
-    assert MARKUPS["hermes"]([calculator()]).read(call).argument == "1+1"
-    assert MARKUPS["tags"]([calculator()]).read("so <calculator>1+1</calculator>\n").argument == "1+1"
+    assert MARKUPS["hermes"]([calculator()]).call_of(call).argument == "1+1"
+    assert MARKUPS["tags"]([calculator()]).call_of("so <calculator>1+1</calculator>\n").argument == "1+1"
 
 
 def test_wrong_settings_are_named_before_anything_runs() -> None:

@@ -6,8 +6,8 @@ spans: its randomness is keyed by token position as in any draw, the budget and 
 turns together, and training masks what was not sampled. Cost: one request per turn, over a cached context.
 
 A failure of a tool (a wrong call, an exception, no result in time) is an observation that begins with `error:`. More
-calls than `max_calls`, or no room for another turn, end the episode as cut, which is not finished. Left out: parallel
-calls.
+calls than `max_calls`, or no room for another turn, end the episode as cut, which is not finished. Several calls of one
+turn run one after another. Left out: calls that run at the same time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ttc.agents.markup import Call, Markup
@@ -59,25 +59,42 @@ async def run_episode(
 ) -> Candidate:
     """Play `draw` to its end; the candidate's text is what the model said after the last result."""
     uses = {name: tool.start(session.problem) for name, tool in tools.items()}
-    num_results = 0
-    start = len(draw.prompt.text)
-    for number in range(limits.max_calls + 1):
+    start, num_calls = len(draw.prompt.text), 0
+    while True:
         draw = await _turn(session, draw, markup)
-        if draw.ended or number == limits.max_calls:
+        if draw.ended and (markup.stops or not draw.finished):
             break
-        began = time.perf_counter()
-        observation = await _act(draw.prompt.text[start:], uses, markup, limits)
-        session.note(
-            "tool",
-            draw.whole.path,
-            result=observation.text,
-            failed=observation.failed,
-            seconds=time.perf_counter() - began,
-        )
-        draw = replace(draw, prompt=draw.prompt.extend(*_written(session, markup, observation.text)))
-        start, num_results = len(draw.prompt.text), num_results + 1
+        calls = _read(session, draw.prompt.text[start:], markup)
+        if not calls:
+            break
+        if num_calls + len(calls) > limits.max_calls:
+            draw = replace(draw, finish_reason="length")
+            break
+        results = [await _observed(session, draw, call, uses, limits) for call in calls]
+        prompt = draw.prompt.extend(*markup.write(session, results))
+        draw = replace(draw, prompt=prompt, ended=False, finish_reason="length")
+        start, num_calls = len(prompt.text), num_calls + len(calls)
     candidate = draw.candidate(session)
-    return _answered(candidate, draw.prompt.text[start:]) if num_results else candidate
+    return _answered(candidate, draw.prompt.text[start:]) if num_calls else candidate
+
+
+def _read(session: Session, turn: str, markup: Markup) -> Sequence[Call | ToolFailure]:
+    """The calls at the end of `turn`, or the reason why the one there is invalid."""
+    try:
+        return markup.read(session, turn)
+    except ToolFailure as failure:
+        return (failure,)
+
+
+async def _observed(
+    session: Session, draw: Draw, call: Call | ToolFailure, uses: Mapping[str, Use], limits: EpisodeLimits
+) -> str:
+    """Run a call, and note it in the trace; any failure becomes text for the model."""
+    began = time.perf_counter()
+    observation = await _act(call, uses, limits)
+    seconds = time.perf_counter() - began
+    session.note("tool", draw.whole.path, result=observation.text, failed=observation.failed, seconds=seconds)
+    return observation.text
 
 
 async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
@@ -91,10 +108,10 @@ async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
     return replace(turn, ended=True) if full and not turn.ended else turn
 
 
-async def _act(turn: str, uses: Mapping[str, Use], markup: Markup, limits: EpisodeLimits) -> _Seen:
-    """Run the call at the end of `turn`; any failure becomes text for the model."""
+async def _act(call: Call | ToolFailure, uses: Mapping[str, Use], limits: EpisodeLimits) -> _Seen:
     try:
-        call = markup.read(turn)
+        if isinstance(call, ToolFailure):
+            raise call
         if call.tool not in uses:
             raise ToolFailure(f"no tool {call.tool!r}; there is {', '.join(uses)}")
         return _Seen(_cut(await _used(uses[call.tool], call, limits.tool_s), limits), False)
@@ -125,20 +142,6 @@ async def _used(use: Use, call: Call, within_s: float) -> str:
 def _cut(text: str, limits: EpisodeLimits) -> str:
     """`text` as the model may read it: cut to its limit, with question marks for invalid characters."""
     return text[: limits.max_result].encode("utf-8", "replace").decode()
-
-
-def _written(session: Session, markup: Markup, result: str) -> tuple[tuple[int, ...], str]:
-    """A result in the markup, as ids and text, in which no marker has an effect.
-
-    Control tokens that it spells out are encoded as plain characters; text markers are broken by a space.
-    """
-    for mark in session.capabilities.think_texts or ():
-        result = result.replace(mark.text, f"{mark.text[:1]} {mark.text[1:]}")
-    text = markup.write(result)
-    if session.encode_plain(result) == session.encode(result):
-        return session.encode(text), text
-    head, _, tail = markup.write("\0").partition("\0")
-    return session.encode(head) + session.encode_plain(result) + session.encode(tail), text
 
 
 def _answered(candidate: Candidate, last: str) -> Candidate:

@@ -1,12 +1,13 @@
-r"""How a call and its result are written in a model's text.
+r"""How calls and their results are written in a model's text.
 
-    tags     <calculator>12*3</calculator>  is followed by  <result>36</result>
-    hermes   <tool_call>{"name": "calculator", "arguments": {"input": "12*3"}}</tool_call>  ends the turn, and a user
-             turn brings  <tool_response>36</tool_response>  (Qwen 2.5 and 3, Hermes)
+    tags      <calculator>12*3</calculator>  is followed by  <result>36</result>
+    hermes    <tool_call>{"name": "calculator", "arguments": {"input": "12*3"}}</tool_call>  ends the turn, and a user
+              turn brings  <tool_response>36</tool_response>  (Qwen 2.5 and 3, Hermes)
+    template  as the model's own chat template writes them (`ttc.agents.template`)
 
-The text stops at the token that completes the end marker of a call (which may add a character), and nothing is sampled
-after it. Result markers that the model writes itself are text: only results appended by this package count. Left out:
-several calls in one turn, and the markups of other families (each is an entry of `MARKUPS`).
+In the first two the text stops at the token that completes the end marker of a call (which may add a character), and
+nothing is sampled after it. Result markers that the model writes itself are text: only results appended by this package
+count. Left out: several calls in one turn of the first two.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from ttc.agents.tool import Tool, ToolFailure
+from ttc.core import Message, Prompt
+from ttc.session.session import Session
 
-MarkupName: TypeAlias = Literal["tags", "hermes"]
+MarkupName: TypeAlias = Literal["tags", "hermes", "template"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,23 +33,62 @@ class Call:
     argument: str
 
 
-@dataclass(frozen=True, slots=True)
-class Markup:
-    """A way of writing: `stops` end a call, `read` takes the turn up to it, `write` gives the text of its result.
+class Markup(Protocol):
+    """A way of writing calls and results, for the tools of one run."""
 
-    `read(turn)` raises ToolFailure if there is no valid call; `instruct` tells the model how to call.
-    """
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Strings that end a call; none where a call ends with the model's turn."""
+        ...
+
+    def ask(self, session: Session, *, instruct: bool) -> Prompt:
+        """Render the problem; `instruct` tells the model what it can call."""
+        ...
+
+    def read(self, session: Session, turn: str) -> tuple[Call, ...]:
+        """Return the calls at the end of `turn`, none where it has none; raises ToolFailure for an invalid one."""
+        ...
+
+    def write(self, session: Session, results: Sequence[str]) -> tuple[tuple[int, ...], str]:
+        """Return the results of a turn's calls as ids and text, in which no control token or marker has an effect."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextMarkup:
+    """Calls that end at one of `stops`; `call_of` reads the text up to it, `result_of` encloses a result."""
 
     stops: tuple[str, ...]
-    read: Callable[[str], Call]
-    write: Callable[[str], str]
-    instruct: str
+    call_of: Callable[[str], Call]
+    result_of: Callable[[str], str]
+    instruction: str
+
+    def ask(self, session: Session, *, instruct: bool) -> Prompt:
+        """See `Markup`; the instruction is a system message."""
+        if not instruct:
+            return session.render()
+        return session.ask((Message("system", self.instruction), *session.problem.messages), session.root)
+
+    def read(self, session: Session, turn: str) -> tuple[Call, ...]:
+        """See `Markup`; `turn` ends with a stop."""
+        return (self.call_of(turn),)
+
+    def write(self, session: Session, results: Sequence[str]) -> tuple[tuple[int, ...], str]:
+        """See `Markup`: control tokens become plain characters, text markers are broken by a space."""
+        (result,) = results
+        for mark in session.capabilities.think_texts or ():
+            result = result.replace(mark.text, f"{mark.text[:1]} {mark.text[1:]}")
+        text = self.result_of(result)
+        if session.encode_plain(result) == session.encode(result):
+            return session.encode(text), text
+        head, _, tail = self.result_of("\0").partition("\0")
+        return session.encode(head) + session.encode_plain(result) + session.encode(tail), text
 
 
 def _tags(tools: Sequence[Tool]) -> Markup:
     names = [tool.name for tool in tools]
 
-    def read(turn: str) -> Call:
+    def call_of(turn: str) -> Call:
         name = max(names, key=lambda each: turn.rfind(f"</{each}>"))
         _, opened, argument = turn[: turn.rfind(f"</{name}>")].rpartition(f"<{name}>")
         if not opened:
@@ -55,16 +97,16 @@ def _tags(tools: Sequence[Tool]) -> Markup:
 
     lines = [f"<{tool.name}>...</{tool.name}>: {tool.about}" for tool in tools]
     head = "You can call tools. Write a call, and its result follows it in <result>...</result>:"
-    return Markup(
+    return TextMarkup(
         stops=tuple(f"</{name}>" for name in names),
-        read=read,
-        write=lambda result: f"<result>{result}</result>",
-        instruct="\n".join([head, *lines]),
+        call_of=call_of,
+        result_of=lambda result: f"<result>{result}</result>",
+        instruction="\n".join([head, *lines]),
     )
 
 
 def _hermes(tools: Sequence[Tool]) -> Markup:
-    def read(turn: str) -> Call:
+    def call_of(turn: str) -> Call:
         _, _, body = turn.rpartition("</tool_call>")[0].rpartition("<tool_call>")
         try:
             call = json.loads(body)
@@ -76,16 +118,24 @@ def _hermes(tools: Sequence[Tool]) -> Markup:
         "You can call tools. A call is one line of JSON in tags, and its result follows in the next turn:\n"
         '<tool_call>{"name": NAME, "arguments": {"input": TEXT}}</tool_call>'
     )
-    return Markup(
+    return TextMarkup(
         stops=("</tool_call>",),
-        read=read,
-        write=lambda result: (
+        call_of=call_of,
+        result_of=lambda result: (
             f"<|im_end|>\n<|im_start|>user\n<tool_response>\n{result}\n</tool_response><|im_end|>\n"
             "<|im_start|>assistant\n"
         ),
-        instruct="\n".join([head, *(f"{tool.name}: {tool.about}" for tool in tools)]),
+        instruction="\n".join([head, *(f"{tool.name}: {tool.about}" for tool in tools)]),
     )
 
 
-MARKUPS: Mapping[MarkupName, Callable[[Sequence[Tool]], Markup]] = MappingProxyType({"tags": _tags, "hermes": _hermes})
+def _template(tools: Sequence[Tool]) -> Markup:
+    from ttc.agents.template import TemplateMarkup
+
+    return TemplateMarkup(tuple(tools))
+
+
+MARKUPS: Mapping[MarkupName, Callable[[Sequence[Tool]], Markup]] = MappingProxyType(
+    {"tags": _tags, "hermes": _hermes, "template": _template}
+)
 """From the tools of a run to how they are written."""

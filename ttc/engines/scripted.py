@@ -14,9 +14,22 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from ttc.concurrent import gather
-from ttc.core import Capabilities, Completion, Message, ModelShape, Path, Prompt, Sampling, ThinkState, Usage, UsageSink
+from ttc.core import (
+    Capabilities,
+    Completion,
+    Message,
+    ModelShape,
+    Path,
+    Prompt,
+    Sampling,
+    ThinkState,
+    Tools,
+    Usage,
+    UsageSink,
+)
 from ttc.errors import ConfigError, PromptTooLong
 from ttc.seeds import derive
+from ttc.toolformats import plain_turns, turn_of
 
 THINK_OPEN, THINK_CLOSE, EOS = 0x110000, 0x110001, 0x110002
 _MARKERS = {"<think>": THINK_OPEN, "</think>": THINK_CLOSE, "<eos>": EOS}
@@ -103,13 +116,29 @@ class ScriptedEngine:
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
         """Render as `role: content` lines, then an open, an empty or no think block."""
-        words = "".join(f"{message.role}: {message.content}\n" for message in messages)
+        return self._rendered(
+            [(f"{message.role}: {message.content}", "\n") for message in messages], messages, thinking
+        )
+
+    @property
+    def tool_format(self) -> str:
+        """See `ttc.core.ToolEngine`."""
+        return "hermes"
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """The same with functions, calls and results as text in the Hermes format; `<eos>` ends the model's turns."""
+        turns = plain_turns([turn_of(message) for message in messages], tools)
+        ends = ("<eos>\n" if turn["role"] == "assistant" else "\n" for turn in turns)
+        texts = (f"{turn['role']}: {turn['content']}" for turn in turns)
+        return self._rendered(list(zip(texts, ends, strict=True)), messages, thinking)
+
+    def _rendered(self, turns: Sequence[tuple[str, str]], messages: Sequence[Message], thinking: bool | None) -> Prompt:
+        """A prompt of turns, each with what ends it; only in the ends is a marker one id."""
         opened = self._thinking if thinking is None else thinking
         block = "<think>" if opened else "<think></think>" if thinking is False else ""
         state: ThinkState = "open" if opened else "closed" if thinking is False else "none"
-        # markers in user text are encoded as characters, so that only the template's own are ids
-        ids = (*map(ord, words), *encode(f"assistant: {block}"))
-        text = f"{words}assistant: {block}"
+        ids = (*(i for turn, end in turns for i in (*map(ord, turn), *encode(end))), *encode(f"assistant: {block}"))
+        text = "".join(turn + end for turn, end in turns) + f"assistant: {block}"
         return Prompt(
             text=text,
             token_ids=ids,

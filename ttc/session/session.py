@@ -41,6 +41,8 @@ from ttc.core import (
     Scorer,
     SearchAware,
     Strategy,
+    ToolEngine,
+    Tools,
     Usage,
 )
 from ttc.errors import BudgetExceeded, ConfigError, PromptTooLong
@@ -195,15 +197,24 @@ class Session:
         prompt = self._engine.render(self.problem.messages, (thinking or self.thinking).template)
         return replace(prompt, problem_id=self.problem.id, messages=self.problem.messages, path=self.root)
 
-    def ask(self, messages: Sequence[Message], path: Path) -> Prompt:
+    def ask(self, messages: Sequence[Message], path: Path, tools: Tools = ()) -> Prompt:
         """Render a question of the strategy itself (to compare, to revise), at a `path` that no other draw has.
+
+        Args:
+            messages: the conversation.
+            path: the node.
+            tools: functions that the chat template shows to the model; needs a `tool_format`.
 
         Raises:
             ConfigError: the path is not below `root`, where another strategy may draw.
         """
         if path[: len(self.root)] != self.root:
             raise ConfigError(f"path {list(path)} is not below {list(self.root)}: begin it with session.root")
-        prompt = self._engine.render(messages, self.thinking.template)
+        engine, template = self._engine, self.thinking.template
+        if tools and isinstance(engine, ToolEngine):
+            prompt = engine.render_tools(messages, template, tools)
+        else:
+            prompt = engine.render(messages, template)
         return replace(prompt, problem_id=self.problem.id, messages=tuple(messages), path=path)
 
     def next_draw(self, path: Path) -> int:
@@ -213,6 +224,15 @@ class Session:
     def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` that a strategy injects, without any special token added."""
         return self._engine.encode(text)
+
+    @property
+    def tool_format(self) -> str:
+        """The format in which the model's chat template writes calls (`ttc.core.ToolEngine`); "" for none."""
+        return self._engine.tool_format if isinstance(self._engine, ToolEngine) else ""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`, special tokens included."""
+        return self._engine.decode(ids)
 
     def encode_plain(self, text: str) -> tuple[int, ...]:
         """Token ids of the characters of `text`: a control token that it spells out (`<|im_end|>`) is split."""

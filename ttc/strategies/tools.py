@@ -2,7 +2,8 @@
 
 Yao et al. 2023, "ReAct"; Gou et al. 2024, "ToRA". The loop is `ttc.agents.episode`, the tools are `ttc/tools/`. Cost: n
 completions, and per call one more request over a cached context; what tools return is charged as prompt. Needs an
-engine that takes token ids. A tool sees the problem but never its target. Left out: parallel calls.
+engine that takes token ids. A tool sees the problem but never its target. Left out: calls that run at
+the same time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ttc.agents.tool import Kit
 from ttc.choosing.selection import fallback, vote
 from ttc.concurrent import gather
 from ttc.config.signatures import drawing
-from ttc.core import Answer, Candidate, Message, Problem
+from ttc.core import Answer, Candidate, Problem
 from ttc.session.draws import check_n
 from ttc.session.growing import Draw, check_pieces
 from ttc.session.session import Session
@@ -42,8 +43,8 @@ async def tools(
         session: the metered engine.
         tools: which, NAME or NAME:KEY=VALUE each.
         n: episodes.
-        markup: how calls are written, tags or hermes.
-        instruct: tell the model in a system message what it can call; a model trained on the markup does not need it.
+        markup: how calls are written: tags, hermes, or template, as the model's own chat template has them.
+        instruct: tell the model what it can call; a model trained on the markup does not need it.
         max_calls: most calls of an episode; one more ends it as cut.
         max_result: most characters of a result.
         tool_s: most seconds of a call.
@@ -56,8 +57,7 @@ async def tools(
     limits = EpisodeLimits(max_calls, max_result, tool_s)
     kit = session.shared(Kit(tools))
     writing = MARKUPS[markup](list(kit.values()))
-    instruction = Message("system", writing.instruct)
-    root = session.ask((instruction, *problem.messages), session.root) if instruct else session.render()
+    root = writing.ask(session, instruct=instruct)
     play = functools.partial(run_episode, tools=kit, markup=writing, limits=limits)
     # Under a budget one after another: in parallel, all might be cut though the first could have been finished.
     if session.limited:

@@ -52,6 +52,17 @@ class Wrapped:
         """See `ttc.core.Engine`."""
         return self._engine.render(messages, thinking)
 
+    @property
+    def tool_format(self) -> str:
+        """See `ttc.core.ToolEngine`; "" where the engine does not implement it."""
+        return self._engine.tool_format if isinstance(self._engine, ToolEngine) else ""
+
+    def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
+        """See `ttc.core.ToolEngine`."""
+        if not isinstance(self._engine, ToolEngine):
+            raise Unsupported(f"{self.capabilities.model} cannot be shown functions")
+        return self._engine.render_tools(messages, thinking, tools)
+
     def encode(self, text: str) -> tuple[int, ...]:
         """See `ttc.core.Engine`."""
         return self._engine.encode(text)
@@ -171,16 +182,9 @@ class MarkedEngine(Wrapped):
         """Render without a switch, which the template lacks; then open a thought, or add an empty closed one."""
         return self._marked(self._engine.render(messages, None), thinking)
 
-    @property
-    def tool_format(self) -> str:
-        """See `ttc.core.ToolEngine`."""
-        return self._engine.tool_format if isinstance(self._engine, ToolEngine) else ""
-
     def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
         """See `ttc.core.ToolEngine`."""
-        if not isinstance(self._engine, ToolEngine):
-            raise Unsupported(f"{self.capabilities.model} cannot be shown functions")
-        return self._marked(self._engine.render_tools(messages, None, tools), thinking)
+        return self._marked(super().render_tools(messages, None, tools), thinking)
 
     def _marked(self, prompt: Prompt, thinking: bool | None) -> Prompt:
         if thinking is None:

@@ -1,0 +1,235 @@
+"""Calls and results in the form of the model's own chat template: three families, and one without functions."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import qwen_like
+from ttc.core import Answer, Capabilities, Message, Problem, Prompt, Sampling, Tools
+from ttc.engines.scripted import ScriptedEngine
+from ttc.engines.shared.text import Text
+from ttc.errors import ConfigError
+from ttc.session.solve import solve
+from ttc.strategies.tools import tools
+
+PROBLEM = Problem("p", (Message("user", "How much is 12*3+1?"),), "exact")
+
+HERMES = (
+    "{%- if tools %}{{- '<|im_start|>system\\n<tools>' }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}"
+    "{{- '</tools> <tool_call></tool_call><|im_end|>\\n' }}{%- endif %}{%- for m in messages %}"
+    "{%- if m.role == 'tool' %}{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}"
+    "{{- '<|im_start|>user' }}{%- endif %}{{- '\\n<tool_response>\\n' + m.content + '\\n</tool_response>' }}"
+    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{%- endif %}"
+    "{%- else %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}{%- for call in m.tool_calls or [] %}"
+    "{{- '\\n<tool_call>\\n' + (call.function | tojson) + '\\n</tool_call>' }}{%- endfor %}{{- '<|im_end|>\\n' }}"
+    "{%- endif %}{%- endfor %}{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+LLAMA = (
+    "{%- for m in messages %}{%- set role = 'ipython' if m.role == 'tool' else m.role %}"
+    "{{- '<|start_header_id|>' + role + '<|end_header_id|>\\n\\n' }}{%- if tools and loop.first %}"
+    '{{- \'Respond with JSON {"name": function, "parameters": arguments}: \' + (tools | tojson) }}{%- endif %}'
+    "{%- if m.tool_calls %}{%- for call in m.tool_calls %}{{- '{\"name\": \"' + call.function.name + '\", ' }}"
+    "{{- '\"parameters\": ' + (call.function.arguments | tojson) + '}' }}{%- endfor %}"
+    "{%- else %}{{- (m.content | tojson) if m.role == 'tool' else m.content }}{%- endif %}{{- '<|eot_id|>' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}"
+    "{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}"
+)
+MISTRAL = (
+    "{%- for m in messages %}{%- if m.role == 'user' %}{%- if tools %}"
+    "{{- '[AVAILABLE_TOOLS] ' + (tools | tojson) + '[/AVAILABLE_TOOLS]' }}{%- endif %}"
+    "{{- '[INST] ' + m.content + '[/INST]' }}{%- elif m.tool_calls %}{{- '[TOOL_CALLS] [' }}"
+    "{%- for call in m.tool_calls %}{%- if call.id | length != 9 %}{{- raise_exception('ids have 9 characters') }}"
+    "{%- endif %}{{- (call.function | tojson)[:-1] + ', \"id\": \"' + call.id + '\"}' }}"
+    "{{- ', ' if not loop.last else ']</s>' }}{%- endfor %}{%- elif m.role == 'tool' %}"
+    "{{- '[TOOL_RESULTS] {\"content\": ' + (m.content | tojson) + ', \"call_id\": \"' + m.tool_call_id + '\"}' }}"
+    "{{- '[/TOOL_RESULTS]' }}{%- else %}{{- ' ' + m.content + '</s>' }}{%- endif %}{%- endfor %}"
+)
+CHATML = (
+    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+ENDS = {HERMES: "<|im_end|>", CHATML: "<|im_end|>", LLAMA: "<|eot_id|>", MISTRAL: "</s>"}
+
+
+class Templated(ScriptedEngine):
+    """Says its n-th turn after n - 1 ends of its own turns; prompts are those of a real chat template."""
+
+    tool_format = ""
+
+    def __init__(self, folder: Path, template: str, said: list[str], **capabilities: Any) -> None:
+        from transformers import AutoTokenizer
+
+        qwen_like.tokenizer(folder)
+        saved = AutoTokenizer.from_pretrained(folder)
+        marks = ["<|eot_id|>", "</s>", "[TOOL_CALLS]", "[INST]", "[/INST]", "<|start_header_id|>", "<|end_header_id|>"]
+        saved.add_special_tokens({"additional_special_tokens": marks})
+        saved.eos_token, saved.chat_template = ENDS[template], template
+        saved.save_pretrained(folder)
+        self.text, self.said, self.asked = Text(folder), said, []
+        super().__init__(lambda *_: "")
+        self._capabilities = Capabilities("templated", 2048, eos_ids=self.text.eos_ids, **capabilities)
+        self.encode, self.decode, self.tool_format = self.text.encode, self.text.decode, self.text.tool_format
+
+    def render(self, messages: Any, thinking: bool | None) -> Prompt:
+        return self.text.render(messages, thinking)
+
+    def render_tools(self, messages: Any, thinking: bool | None, tools: Tools) -> Prompt:
+        return self.text.render(messages, thinking, tools)
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: Any) -> Any:
+        from ttc.core import Completion, Usage
+
+        ends = [i for i, token in enumerate(prompt.generated_ids) if token in self.capabilities.eos_ids]
+        said = self.said[min(len(ends), len(self.said) - 1)]
+        self.asked.append(prompt.text)
+        ids = (*self.encode(said), self.text.eos_ids[0])
+        usage = Usage(prompt=len(prompt.token_ids or ()), generated=len(ids), calls=1, attempts=1)
+        self._report(usage, on_usage)
+        path = (*prompt.path, draws[0])
+        return [Completion(path, said, ids, "stop", "eos", None, None, usage=usage)]
+
+
+def played(engine: ScriptedEngine, **params: Any) -> Answer:
+    def strategy(problem: Any, session: Any) -> Any:
+        return tools(problem, session, markup="template", **params)
+
+    sampling = Sampling(temperature=1.0, max_tokens=900)
+    return asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, sampling=sampling))
+
+
+def results(answer: Answer) -> list[str]:
+    return [str(event.data["result"]) for event in answer.trace if event.kind == "tool"]
+
+
+CALL = '{"name": "calculator", "arguments": {"input": "12*3"}}'
+FAMILIES = {
+    "hermes": (
+        HERMES,
+        f"<tool_call>\n{CALL}\n</tool_call>",
+        "<|im_end|>\n<|im_start|>user\n<tool_response>\n36\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    ),
+    "llama": (
+        LLAMA,
+        '{"name": "calculator", "parameters": {"input": "12*3"}}',
+        '<|eot_id|><|start_header_id|>ipython<|end_header_id|>\n\n"36"<|eot_id|>'
+        "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    "mistral": (
+        MISTRAL,
+        f"[TOOL_CALLS] [{CALL}]",
+        '</s>[TOOL_RESULTS] {"content": "36", "call_id": "call00000"}[/TOOL_RESULTS]',
+    ),
+    "no functions": (
+        CHATML,
+        f"<tool_call>\n{CALL}\n</tool_call>",
+        "<|im_end|>\n<|im_start|>user\n<tool_response>\n36\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_call_in_the_models_own_form_is_answered_by_the_turns_of_its_template(family: str, tmp_path: Path) -> None:
+    template, call, between = FAMILIES[family]
+    engine = Templated(tmp_path, template, [call, "37"])
+    answer = played(engine)
+    assert results(answer) == ["36"] and (answer.text, answer.final, answer.finish_reason) == ("37", "37", "stop")
+    first, second = engine.asked
+    assert "exact value" in first and second == first + call + between
+
+
+def test_several_calls_of_a_turn_run_in_their_order_and_their_results_stand_together(tmp_path: Path) -> None:
+    calls = [block(CALL.replace("12*3", text)) for text in ("1+1", "2/0", "3+3")]
+    engine = Templated(tmp_path, HERMES, ["so\n" + "\n".join(calls), "6"])
+    answer = played(engine)
+    assert results(answer) == ["2", "error: division by zero", "6"] and answer.final == "6"
+    assert engine.asked[1].count("<tool_response>") == 3 and engine.asked[1].count("<|im_start|>user") == 2
+
+
+def block(call: str) -> str:
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        ("12*3", 'error: a call is {"name": NAME, "arguments": {"input": TEXT}} as JSON'),
+        (CALL.replace("calculator", "shell"), "error: no tool 'shell'"),
+        (CALL.replace('{"input": "12*3"}', "{}"), "error: calculator takes"),
+        (CALL.replace("input", "expression"), "36"),  # there is but one argument
+    ],
+)
+def test_a_wrong_call_is_an_observation(call: str, words: str, tmp_path: Path) -> None:
+    answer = played(Templated(tmp_path, HERMES, [block(call), "37"]))
+    (result,) = results(answer)
+    assert result.startswith(words) and answer.final == "37"
+
+
+def test_a_call_within_a_thought_is_none_and_the_one_behind_it_is_one(tmp_path: Path) -> None:
+    for number, (said, seen) in enumerate(
+        [(f"{block(CALL)} or not</think>5", []), (f"hm</think>{block(CALL)}", ["36"])]
+    ):
+        engine = Templated(tmp_path / str(number), HERMES, [said, "5"])
+        engine._capabilities = Capabilities(
+            "t",
+            2048,
+            eos_ids=engine.text.eos_ids,
+            think_open=engine.encode("<think>"),
+            think_close=engine.encode("</think>"),
+        )
+        answer = played(engine)
+        assert results(answer) == seen and answer.final == "5"
+
+
+def test_an_answer_in_json_is_no_call_where_calls_have_no_marker(tmp_path: Path) -> None:
+    answer = played(Templated(tmp_path, LLAMA, ['{"name": "Ada", "parameters": {"age": 36}}']))
+    assert results(answer) == [] and answer.text.startswith('{"name": "Ada"')
+
+
+def test_more_calls_than_allowed_end_the_episode_as_cut(tmp_path: Path) -> None:
+    answer = played(Templated(tmp_path, HERMES, [block(CALL)]), max_calls=2)
+    assert results(answer) == ["36", "36"] and answer.final is None
+
+
+def test_a_result_that_spells_the_end_of_a_turn_ends_none(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "class Mine:\n    name, about = 'mine', 'spells'\n"
+        "    def start(self, problem):\n        return lambda argument: '<|im_end|> ' + argument\n"
+        "def mine():\n    return Mine()\n"
+    )
+    call = '<tool_call>\n{"name": "mine", "arguments": {"input": "x"}}\n</tool_call>'
+    engine = Templated(tmp_path / "model", HERMES, [call, "37", "another turn"])
+    answer = played(engine, tools=(f"{path}:mine",))
+    assert results(answer) == ["<|im_end|> x"] and "<|im_end|> x" in engine.asked[1]
+
+
+def test_without_instruction_the_functions_are_not_shown(tmp_path: Path) -> None:
+    engine = Templated(tmp_path, HERMES, ["37"])
+    played(engine, instruct=False)
+    assert "calculator" not in engine.asked[0]
+
+
+def test_a_template_whose_calls_cannot_be_read_or_whose_turns_do_not_end_is_named_with_what_to_use(
+    tmp_path: Path,
+) -> None:
+    engine = Templated(tmp_path / "a", HERMES, ["37"])
+    engine.tool_format = ""
+    with pytest.raises(ConfigError, match="use markup=tags or markup=hermes"):
+        played(engine)
+    endless = Templated(tmp_path / "b", HERMES, [block(CALL), "37"])
+    endless.text.eos_ids = (0,)
+    endless._capabilities = Capabilities("t", 2048, eos_ids=(0,))
+    with pytest.raises(ConfigError, match=r"ends no turn with a token of .* use markup=tags"):
+        played(endless)
+
+
+def test_the_scripted_engine_writes_calls_too() -> None:
+    def script(prompt: Prompt, path: Any, key: int) -> str:
+        return "37" if "<tool_response>" in prompt.text else block(CALL)
+
+    answer = played(ScriptedEngine(script))
+    assert results(answer) == ["36"] and answer.final == "37"

@@ -1,0 +1,105 @@
+"""Calls and results as the model's own chat template writes them: its functions, its roles, its markers.
+
+The template shows each tool as a function with one text argument, `input`. The model ends its turn after its calls, one
+or several; their results follow as turns of role `tool`, rendered by the template. To know what it writes between the
+end of the model's turn and its next one, a conversation of one call is rendered that ends with the results, and all
+from the end of the calling turn on is appended. Calls are read in the formats of `ttc.toolformats`; for
+a template without functions they are texts in the Hermes format. Cost: two renderings a turn with calls. Left out:
+calls held to a grammar, as the endpoint holds them; what a template drops of earlier turns (thoughts) stays here.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ttc.agents.markup import Call
+from ttc.agents.tool import Tool, ToolFailure
+from ttc.core import Message, Prompt, ToolCall, ToolMessage
+from ttc.errors import ConfigError
+from ttc.session.session import Session
+from ttc.toolformats import TOOL_FORMATS, ToolFormat
+
+_PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateMarkup:
+    """See `ttc.agents.markup.Markup`."""
+
+    tools: tuple[Tool, ...]
+    stops: tuple[str, ...] = ()
+
+    def ask(self, session: Session, *, instruct: bool) -> Prompt:
+        """See `Markup`.
+
+        Raises:
+            ConfigError: the engine has no chat template whose calls can be read.
+        """
+        self._format(session)
+        return session.ask(session.problem.messages, session.root, self._functions() if instruct else ())
+
+    def read(self, session: Session, turn: str) -> tuple[Call, ...]:
+        """See `Markup`; what a thought contains is no call."""
+        form = self._format(session)
+        answer = turn.rpartition(close)[2] if (close := _close(session)) else turn
+        _, calls = form.read(answer)
+        if not calls and form.trigger and form.trigger in answer:
+            raise ToolFailure(f'a call is {{"name": NAME, "{form.arguments}": {{"input": TEXT}}}} as JSON')
+        names = {tool.name for tool in self.tools}
+        if not form.trigger and not all(call.name in names for call in calls):
+            return ()  # an answer in JSON
+        return tuple(_call(call) for call in calls)
+
+    def write(self, session: Session, results: Sequence[str]) -> tuple[tuple[int, ...], str]:
+        """See `Markup`."""
+        ids, other = (self._rendered(session, results, more) for more in ("", "0"))
+        ends = frozenset(session.capabilities.eos_ids)
+        same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(ids, other, strict=False))
+        # The renderings part within the first result, so the last end before that is the end of the calling turn.
+        places = [place for place, (token, _) in enumerate(same) if token in ends]
+        if not places:
+            raise ConfigError(
+                f"the chat template of {session.capabilities.model} ends no turn with a token of {sorted(ends)}, the "
+                "model's ends of sequence, so no result can follow a call: use markup=tags"
+            )
+        return ids[places[-1] :], session.decode(ids[places[-1] :])
+
+    def _format(self, session: Session) -> ToolFormat:
+        form = TOOL_FORMATS.get(session.tool_format)
+        if form is None:
+            raise ConfigError(
+                f"markup=template: calls of {session.capabilities.model} cannot be read, since its engine has no chat "
+                "template or one with a format that is not known: use markup=tags or markup=hermes"
+            )
+        return form
+
+    def _functions(self) -> tuple[dict[str, Any], ...]:
+        functions = ({"name": tool.name, "description": tool.about, "parameters": _PARAMETERS} for tool in self.tools)
+        return tuple({"type": "function", "function": function} for function in functions)
+
+    def _rendered(self, session: Session, results: Sequence[str], more: str) -> tuple[int, ...]:
+        """Ids of a conversation that ends with `results`, `more` added to the first."""
+        numbers = [f"call{number:05d}" for number in range(len(results))]  # Mistral's template wants nine characters
+        calls = tuple(ToolCall(self.tools[0].name, json.dumps({"input": "0"}), number) for number in numbers)
+        texts = [results[0] + more, *results[1:]]
+        turns = [ToolMessage("tool", text, (), number) for text, number in zip(texts, numbers, strict=True)]
+        messages = (Message("user", "?"), ToolMessage("assistant", "", calls), *turns)
+        return session.ask(messages, session.root, self._functions()).token_ids or ()
+
+
+def _close(session: Session) -> str:
+    """The marker that ends a thought; "" for a model without one."""
+    marks = session.capabilities.think_texts
+    return marks[1].text if marks else session.decode(session.capabilities.think_close)
+
+
+def _call(call: ToolCall) -> Call:
+    arguments = json.loads(call.arguments)
+    values = [value for value in arguments.values() if isinstance(value, str | int | float)]
+    if len(values) != 1 or len(arguments) != 1:
+        raise ToolFailure(f'{call.name} takes {{"input": TEXT}}, got {call.arguments}')
+    return Call(call.name, str(values[0]))
