@@ -7,7 +7,8 @@ second time. A server that is silent before its first byte, or between two, for 
 
 What is told: 429 with the server's own Retry-After when all are busy, 503 when none answers, 504 when they are silent,
 502 when one refuses our own key or does not know its model, which is the operator's fault and is said in the log. No
-address leaves this server. Cost: a request is sent at most once to every server, and once more to the last one.
+address leaves this server. Cost: a request is sent at most once to every server, and once more to the last one; what is
+sent over a kept connection that the server has just closed is sent again at once, and counts as nothing.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ T = TypeVar("T")
 _log = logging.getLogger("serve")
 PAUSE_S = 0.2
 """Before the only server is asked again."""
+MAX_STALE = 100
+"""Kept connections that may turn out to be closed before that counts as a failure: it says nothing of the server."""
 SLACK = 0.05
 """By how much of itself a gap may be longer: the clock is not set anew for every word of a fast server."""
 
@@ -90,17 +93,20 @@ class Upstreams:
         Raises:
             ApiError: no server could answer, or the one that did refuses.
         """
-        tried, failures, url = 0, set[str](), ""
+        tried, stale, failures, url = 0, 0, set[str](), ""
         busy: Transient | None = None
         while True:
-            tried += 1
             avoid = failures if len(failures) < len(self) else failures - {url}
             try:
                 with self._balancer.lease(home, avoid) as url:
                     return await self._attempt(url, path, body, read)
             except Transient as failure:
-                if not failure.is_of_connection:
-                    failures.add(url)
+                if failure.is_of_connection and stale < MAX_STALE:
+                    stale += 1
+                    self.retried.add(failure)
+                    continue
+                tried += 1
+                failures.add(url)
                 _log.warning("an upstream server failed", extra={"attempt": tried, "error": str(failure)[:300]})
                 busy = _sooner(busy, failure)
                 again = self._again(tried, failure) and not shown()
