@@ -14,6 +14,7 @@ import asyncio
 import importlib.util
 import logging
 import pathlib
+import signal
 import sys
 from typing import Any
 
@@ -77,6 +78,8 @@ def run(args: argparse.Namespace) -> int:
     if any(spec.engine.name == "embedded" for spec in config.models):
         keep_little()
     check_presets(config, {spec.name: tuple(spec.scorers) for spec in config.models})
+    if args.config is not None:  # a request for new keys that comes meanwhile waits; it would end this process
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     sock = bind(args.host, args.port)
     configure_logs(sys.stderr)
     logging.getLogger("serve").info("loading %s", ", ".join(spec.name for spec in config.models))
