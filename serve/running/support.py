@@ -81,6 +81,8 @@ def with_extras(
     supported = extras_of(model.engine.capabilities)
     if request.top_logprobs and ("top_logprobs" in supported or not request.echo):  # else read with those of the prompt
         extras["top_logprobs"] = request.top_logprobs
+    if request.logprobs and not model.engine.capabilities.logprobs:
+        raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
     if "top_logprobs" in extras and "top_logprobs" not in supported:
         name = request.top_logprobs_field
         why = f"the engine of model {model.name} reports the log-probability of the sampled token only: send 0"
@@ -98,8 +100,6 @@ def with_extras(
         bool(request.sampling.stop) and bool(model.engine.capabilities.think_close) and control.template is not False
     )
     _check_counted(extras, offer, control, apart=apart)
-    if request.logprobs and not model.engine.capabilities.logprobs:
-        raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
     if request.return_token_ids and not model.engine.capabilities.token_ids:
         raise unsupported("return_token_ids", f"return_token_ids: {model.name} takes no token ids; leave it out")
     if request.echo and request.logprobs and not isinstance(model.engine, LogprobEngine):

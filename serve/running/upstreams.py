@@ -206,4 +206,7 @@ def _told(failure: Transient) -> ApiError:
         return ApiError(429, "upstream_busy", "the upstream servers are busy", retry_after_s=wait_s)
     if _silent(failure):
         return ApiError(504, "engine_timeout", "the upstream server was silent for too long")
-    return ApiError(503, "engine_unavailable", "no upstream server could answer", retry_after_s=failure.retry_after_s)
+    last = "" if failure.status is None else f": the last one asked answered with status {failure.status}"
+    return ApiError(
+        503, "engine_unavailable", f"no upstream server could answer{last}", retry_after_s=failure.retry_after_s
+    )

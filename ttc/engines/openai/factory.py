@@ -142,7 +142,7 @@ def _engine(
     """The engine for the richest dialect that was found."""
     from ttc.engines.openai.chat import ChatDialect, PlainDialect
     from ttc.engines.openai.engine import RemoteEngine, RemoteTokenEngine
-    from ttc.engines.openai.ids import IdsDialect, ScoringEngine
+    from ttc.engines.openai.ids import IdsDialect, ScoringEngine, extras_of_ids
 
     if local is None:
         return RemoteEngine(ChatDialect(features), features, capabilities, connection, None)
@@ -159,8 +159,8 @@ def _engine(
             eos_ids=text.eos_ids,
             handover=text.handover,
         )
-        if features.grammars:
-            capabilities = with_extra(capabilities, "grammar")
+        for name in (*(("grammar",) if features.grammars else ()), *extras_of_ids(features)):
+            capabilities = with_extra(capabilities, name)
         make = ScoringEngine if features.scores else RemoteTokenEngine
         return make(IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text)
     dialect = PlainDialect(text, features) if features.text else ChatDialect(features, text)

@@ -21,7 +21,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from ttc.core import ExtraSampling, FinishReason, Message, Prompt, Sampling, Usage, UsageSink
+from ttc.core import PENALTIES, ExtraSampling, FinishReason, Message, Prompt, Sampling, Usage, UsageSink
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.engine import Attempts, RemoteTokenEngine
 from ttc.engines.openai.wire import (
@@ -78,8 +78,10 @@ class IdsDialect:
             fields |= {"return_tokens": True, "stop": [*sampling.stop, *markers], "preserved_tokens": markers}
         if self._features.logprobs and sampling.logprobs:
             fields["logprobs"] = num_logprobs(self._features)
-        if isinstance(sampling, ExtraSampling) and sampling.grammar is not None:
-            fields["structured_outputs"] = {"grammar": sampling.grammar}
+        if isinstance(sampling, ExtraSampling):
+            fields |= {} if sampling.grammar is None else {"structured_outputs": {"grammar": sampling.grammar}}
+            fields |= {name: getattr(sampling, name) for name in PENALTIES if name in extras_of_ids(self._features)}
+            fields |= {"logit_bias": dict(sampling.logit_bias)} if sampling.logit_bias else {}
         return fields
 
     def reader(self, prompt: Prompt, sampling: Sampling) -> IdsReader:
@@ -87,6 +89,11 @@ class IdsDialect:
         text = self._text
         rule = StopRule(sampling.stop, sampling.stop_token_ids, text.eos_ids, (), text.decode)
         return IdsReader(rule, sampling, text.eos_ids, text.decode, self._features.logprobs and sampling.logprobs)
+
+
+def extras_of_ids(features: Features) -> tuple[str, ...]:
+    """What such a server honours of `ttc.core.ExtraSampling` beside a grammar: vLLM does, llama.cpp in other words."""
+    return (*PENALTIES, "logit_bias") if features.extras and not features.llama else ()
 
 
 def num_logprobs(features: Features) -> int:
