@@ -405,7 +405,7 @@ class WithoutIds(ScriptedEngine):
 
     @property
     def capabilities(self) -> Capabilities:
-        return dataclasses.replace(super().capabilities, token_ids=False)
+        return dataclasses.replace(super().capabilities, token_ids=False, logprobs=False)
 
 
 def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> None:
