@@ -397,6 +397,9 @@ def _responses(dialect: ApiDialect) -> dict[int | str, dict[str, Any]]:
     }
 
 
+_LISTED = {"x-reason": "GET /v1/models lists the names"}
+
+
 def _for_server(
     model: type[BaseModel], names: Sequence[str], default: str | None, search: type[BaseModel]
 ) -> type[BaseModel]:
@@ -407,7 +410,7 @@ def _for_server(
     """
     annotation = model.model_fields["model"]
     value: Any = ... if default is None else default
-    described: Any = Field(value, max_length=512, json_schema_extra={"enum": list(names)})
+    described: Any = Field(value, max_length=512, json_schema_extra={"enum": list(names), **_LISTED})
     fields: Any = {"model": (annotation.annotation, described), "ttc": (search | None, None)}
     return create_model(model.__name__, __base__=model, **fields)
 

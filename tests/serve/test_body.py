@@ -146,6 +146,12 @@ def test_errors_of_the_toolkit_lose_their_folders() -> None:
     assert from_error(ValueError("/secret")).message == "an error of the server itself; its log says more"
 
 
+@pytest.mark.parametrize("raw", [b"", b" \n"])
+def test_an_empty_body_is_called_empty(raw: bytes) -> None:
+    with pytest.raises(ApiError, match="the body is empty: send a JSON object"):
+        parse_json(raw)
+
+
 def test_the_wait_that_an_upstream_server_asks_for_is_told_with_a_failure_of_its_own_as_with_a_busy_one() -> None:
     for error, status in ((EngineError("answered 503: starting"), 503), (EngineBusy("answered 429: slow"), 429)):
         error.retry_after_s = 7.0
