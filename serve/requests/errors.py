@@ -69,7 +69,7 @@ class ApiError(TTCError):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def headers(self) -> Mapping[str, str]:
-        """Headers that go with it."""
+        """Headers of the reply."""
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(round(self.retry_after_s), 1))
@@ -91,12 +91,12 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
 
 
 def unsupported(param: str, message: str) -> ApiError:
-    """A 400 about a field that this model, or this strategy, cannot honour."""
+    """A 400 about a field that this model or strategy cannot honour."""
     return invalid(param, message, "unsupported_parameter")
 
 
 def missing(param: str, message: str = "") -> ApiError:
-    """A 400 about a field that has to be there; `message` goes on behind its name."""
+    """A 400 about a missing field; `message` follows its name."""
     return invalid(param, f"{param} is required{message}", "missing_required_parameter")
 
 

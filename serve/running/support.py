@@ -28,9 +28,9 @@ from ttc.session.thinking import Thinking
 
 DIRECT = "direct"
 FORWARDED_BY = ("direct", "majority")
-"""Strategies that an upstream server can be asked with (see `serve.running.forward`)."""
+"""Strategies that work on whole replies of an upstream server (see `serve.running.forward`)."""
 COUNTED = ("presence_penalty", "frequency_penalty")
-"""Penalties that count the tokens of one request to the engine."""
+"""Penalties that count tokens within one request to the engine."""
 
 
 def check_strategy(request: ServeRequest, offer: ServedStrategy, width: int) -> None:
@@ -130,7 +130,7 @@ def check_ids(engine: Engine, ids: Collection[int], place: str) -> None:
 
 
 def _check_counted(extras: Collection[str], offer: ServedStrategy, control: Thinking, *, apart: bool) -> None:
-    """Refuse penalties whose counts would start anew within a draw; `apart`: stops part the thought from the answer."""
+    """Refuse penalties whose counts would start anew within a draw; `apart`: thought and answer are two requests."""
     name = next((name for name in COUNTED if name in extras), None)
     if name is None:
         return
@@ -158,7 +158,7 @@ def _or_ignored(name: str) -> str:
 
 
 def left_to_upstream(request: ServeRequest, strategy: str, model: ServedModel) -> ServeRequest:
-    """The request, with its messages to be forwarded where a plain chat is best left to an upstream server."""
+    """The request, with its messages to be forwarded if a plain chat is best left to an upstream server."""
     if not _goes_upstream(request, model):
         return request
     # An engine of messages takes stop strings for steps of a search, and knows no penalties and no levels of effort.
@@ -214,6 +214,6 @@ def check_forward(request: ServeRequest, strategy: str, model: ServedModel) -> N
 
 
 def _check_passed(request: ServeRequest, name: str) -> None:
-    """Refuse what cannot be asked of an upstream server: penalties can, and it answers for them."""
+    """Refuse what cannot be asked of an upstream server; penalties can be, and are its own affair."""
     values = {"top_logprobs": request.top_logprobs, "cache_salt": request.sampling.cache_salt}
     _check_known([field for field, value in values.items() if value], PENALTIES, name)
