@@ -159,9 +159,10 @@ def is_loopback(host: str) -> bool:
     if host in ("127.0.0.1", "localhost", "::1") or host.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback  # of a socket that takes IPv4 and IPv6
 
 
 def _hostname(place: str) -> str:
