@@ -294,6 +294,8 @@ class ActiveRequest:
             if isinstance(exc, TimeoutError) and limit.expired():
                 return ApiError(504, "deadline_exceeded", f"no answer within {left_s:.3g} s")
             error = _with_form(_with_default(from_error(exc), self.plan), self.plan)
+            if error.status > 500 and not isinstance(exc, ApiError):  # clients are told less of it
+                _log.warning("the engine failed", extra={"reply_id": self._name, "error": str(exc)[:300]})
             if error.status == 400 and not self.plan.direct:
                 error.param = error.param or "ttc"  # a strategy refuses its parameters before it draws
             if error.status == 500:

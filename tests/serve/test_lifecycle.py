@@ -33,6 +33,8 @@ from tests.serve.slow import GatedEngine, SlowEngine, until
 from tests.serve.streams import chunks_of
 from ttc.core import Message, Prompt
 from ttc.engines.embedded.engine import EmbeddedEngine, embedded
+from ttc.engines.scripted import ScriptedEngine, replies
+from ttc.errors import EngineError
 
 
 def leave(server: Running, body: dict[str, object], after_s: float) -> None:
@@ -282,6 +284,17 @@ def test_new_keys_asked_for_while_the_models_load_are_read_once_the_server_liste
         process.kill()
         process.wait()
         process.stderr.close()
+
+
+def test_why_an_engine_failed_stands_in_the_log_and_its_address_in_no_reply(caplog: pytest.LogCaptureFixture) -> None:
+    class Gone(ScriptedEngine):
+        async def generate(self, *_: Any) -> Any:
+            raise EngineError("http://gpu-7:8000/v1 cannot be reached: Cannot connect to host gpu-7:8000")
+
+    with caplog.at_level("WARNING", "serve"), running(served(Gone(replies({})))) as server:
+        response = server.ask(chat())
+    assert response.status_code == 503 and "gpu-7" not in response.text
+    assert any("gpu-7:8000" in getattr(record, "error", "") for record in caplog.records)
 
 
 def test_a_client_that_reads_nothing_is_let_go() -> None:
