@@ -29,7 +29,8 @@ StopText = Annotated[str, MinLen(1), MaxLen(256)]
 Verbosity = Literal["low", "medium", "high"]
 MAX_STOPS = 64
 """OpenAI takes four; servers of one's own take any number, and harnesses send five and more."""
-MAX_BIASES = 1024
+MAX_BIASES = 300
+"""As in OpenAI's API: each costs every step of every draw a little."""
 _Penalty = Annotated[float, Ge(-2), Le(2)]
 _Bias = Annotated[float, Ge(-100), Le(100)]
 MAX_TEMPERATURE = 2

@@ -59,8 +59,10 @@ class Penalty:
 
     def lower(self, logits: torch.Tensor) -> None:
         """Change the logits (V) of the next token."""
-        for token, value in self.bias:
-            logits[token : token + 1] += value
+        if self.bias:
+            known = [(token, value) for token, value in self.bias if token < len(logits)]
+            ids = torch.tensor([token for token, _ in known], dtype=torch.long, device=logits.device)
+            logits[ids] += torch.tensor([value for _, value in known], device=logits.device).to(logits.dtype)
         if self.factor != 1:
             ids = torch.tensor([*self.prompt, *self.drawn], device=logits.device).unique()
             values = logits[ids].float()
