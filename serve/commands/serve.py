@@ -46,7 +46,9 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--config", metavar="FILE", help="models, presets, keys and limits from a TOML file")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address that it listens on (default: 127.0.0.1, this machine)"
+        "--host",
+        default="127.0.0.1",
+        help="address that it listens on (default: 127.0.0.1, this machine; :: is every address)",
     )
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
     parser.set_defaults(run=run)
