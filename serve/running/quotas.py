@@ -109,7 +109,7 @@ def _check(key: Key, account: _Account, horizon: float, search: bool) -> None:
 
 
 def _reservation(key: Key, account: _Account, most: int, least: int, horizon: float) -> int | None:
-    """Tokens to set aside of the key's.
+    """Tokens to reserve for the request.
 
     A request that may spend more than a whole minute's worth gets what is left of it, if that is `least`, as soon as
     nothing else runs.
