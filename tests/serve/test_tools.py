@@ -701,9 +701,13 @@ def test_other_calls_and_nothing_do_not_vote_together() -> None:
 
 def test_a_choice_is_checked_against_the_tools() -> None:
     tools = read_tools(TOOLS)
-    assert read_choice(None, tools) == ("auto", None)
-    assert read_choice({"type": "function", "function": {"name": "heat"}}, tools) == ("required", "heat")
-    for wrong in ("sometimes", {"type": "function", "function": "heat"}, {"function": ["heat"]}, {"name": 3}, {}):
+    assert read_choice(None, tools) == (tools, "auto", None)
+    assert read_choice({"type": "function", "function": {"name": "heat"}}, tools) == (tools, "required", "heat")
+    allowed = {"type": "allowed_tools", "mode": "auto"}
+    assert read_choice({**allowed, "tools": [{"name": "cool"}]}, tools) == (tools[1:], "auto", None)
+    malformed = [{**allowed, "tools": names} for names in ("heat", [], ["heat"], [{"name": ["heat"]}], [None])]
+    others = ({"type": "function", "function": "heat"}, {"function": ["heat"]}, {"name": 3}, {})
+    for wrong in ("sometimes", *others, *malformed):
         with pytest.raises(ApiError, match="heat, cool"):
             read_choice(wrong, tools)
 
