@@ -14,6 +14,7 @@ import asyncio
 import importlib.util
 import logging
 import pathlib
+import signal
 import sys
 from typing import Any
 
@@ -45,7 +46,9 @@ def register(subparsers: Any) -> None:
     )
     parser.add_argument("--config", metavar="FILE", help="models, presets, keys and limits from a TOML file")
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address that it listens on (default: 127.0.0.1, this machine)"
+        "--host",
+        default="127.0.0.1",
+        help="address that it listens on (default: 127.0.0.1, this machine; :: is every address)",
     )
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: 8000)")
     parser.set_defaults(run=run)
@@ -77,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     if any(spec.engine.name == "embedded" for spec in config.models):
         keep_little()
     check_presets(config, {spec.name: tuple(spec.scorers) for spec in config.models})
+    if args.config is not None:  # a request for new keys that comes meanwhile waits; it would end this process
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     sock = bind(args.host, args.port)
     configure_logs(sys.stderr)
     logging.getLogger("serve").info("loading %s", ", ".join(spec.name for spec in config.models))

@@ -30,9 +30,9 @@ from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 from ttc.core import Message, ToolMessage
 
 FORWARDED = ("tools", "tool_choice", "parallel_tool_calls", "response_format")
-"""What an upstream server is asked in its own words (see `serve.running.forward`)."""
+"""Fields that an upstream server gets as they came (see `serve.running.forward`)."""
 UNREAD = ("annotations", "reasoning_details", "thinking_blocks", "provider_specific_fields", "cache_control")
-"""What clients keep in a conversation for themselves or for other servers; an upstream server is not sent it either."""
+"""Fields of messages that clients keep for themselves or for other servers; upstream servers do not get them."""
 _MARK = "No effect: prefixes are cached here anyway."
 
 
@@ -216,7 +216,7 @@ def _schema(wish: ResponseFormat | None) -> tuple[Mapping[str, Any] | None, bool
 def _begun(body: ChatRequest, messages: tuple[Message, ...]) -> tuple[tuple[Message, ...], str | None, str]:
     """The conversation and the beginning of its answer: the last message, where it is the assistant's.
 
-    vLLM's switches say it aloud, and may say that a new turn begins after it.
+    vLLM's switches may say so, or that a new turn begins after it.
     """
     switches = {"continue_final_message": body.continue_final_message}
     if body.add_generation_prompt is not None:
@@ -233,7 +233,7 @@ def _begun(body: ChatRequest, messages: tuple[Message, ...]) -> tuple[tuple[Mess
 def _forward(body: ChatRequest, form: AnswerForm | None) -> dict[str, Any]:
     """The fields that an upstream server must see, with the messages as they came; empty when there is none.
 
-    Few servers know a choice among allowed functions, so it goes to all of them as these functions alone.
+    Few servers know `allowed_tools`, so they get the allowed functions and no others.
     """
     values = body.model_dump(include=set(FORWARDED), exclude_unset=True)
     fields = {name: value for name, value in values.items() if value not in (None, [])}

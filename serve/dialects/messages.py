@@ -308,7 +308,7 @@ def _thinking(body: MessagesPrompt) -> ThinkingRequest:
 
 
 def _renamed(error: ApiError) -> ApiError:
-    """Speak of the effort by the name that the client used."""
+    """Name the effort in messages as the client did."""
     old, new = "reasoning_effort", "output_config.effort"
     param = new if error.param == old else error.param
     return ApiError(error.status, error.code, error.message.replace(old, new), param=param)
@@ -411,7 +411,7 @@ def _signature(thought: str) -> str:
 
 
 def _message(started: events.Started, usage: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without content."""
+    """The message without its content."""
     return {
         "id": f"msg_{started.id}",
         "type": "message",

@@ -360,6 +360,7 @@ async def serve(
         loop.add_signal_handler(number, end)
     if read_again is not None:
         loop.add_signal_handler(signal.SIGHUP, take_over_keys, service, read_again)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # which the command has held back until now
     watching = asyncio.create_task(catalogue.watch(config.limits.health_s))
     address = sock.getsockname()[0]
     if not config.keys and not ipaddress.ip_address(address).is_loopback:

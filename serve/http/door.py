@@ -1,15 +1,14 @@
-"""What a connection may do before anybody knows who it is: uvicorn's HTTP protocol with bounds.
+"""What a connection may do before its key is checked: uvicorn's HTTP protocol with limits.
 
-Until the head of a request is complete it has `header_s` seconds and `max_header_bytes` bytes, counted before they are
-parsed, since the parser's work on one long line grows with its square. A body that nobody reads any more is let in up
-to a limit, and not longer than a head; so is what stands beside a body: the sizes of its chunks, and lines behind the
-last one (trailers), which are dropped, for they would be headers that nobody has checked. A client that takes nothing
-of its replies for `stall_s` is let go, and so is one that sends many requests ahead of the first reply. More
-connections than `max_connections` are turned away at once, and so is a head that could be read in two ways: without a
-Host or with two, with two keys, older than HTTP/1.0. Refusals are the JSON of the other ones, stand in the log and are
-counted as they are, and the connection ends with them. Cost: an addition for each packet, one timer a request.
+The head of a request has `header_s` seconds and `max_header_bytes` bytes, counted before they are parsed, since parsing
+one long line takes time that grows with the square of its length. A body that is no longer read is accepted up to the
+same limits. So is the overhead of a body: the sizes of its chunks, and trailers, which are dropped, since nobody would
+check them as headers. A client that reads nothing of its replies for `stall_s` is disconnected, and so is one that
+sends many requests before the first reply. Connections beyond `max_connections` are refused at once, and so is a head
+that could be read in two ways: without a Host or with two, with two keys, older than HTTP/1.0. These refusals are JSON,
+logged and counted like all others, and end the connection. Cost: an addition for each packet, one timer for a request.
 
-Left out: limits by address, since whoever stands behind a proxy shares one.
+Left out: limits by address, since all clients of a proxy share one.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ MAX_HEADERS = 128
 MAX_WAITING = 32
 """Requests of a connection that wait for the reply to an earlier one, which few clients send: each takes memory."""
 BESIDE = 9
-"""Bytes that one byte of a body pays for, itself included: a chunk of one byte has five beside it."""
+"""Bytes allowed for each byte of a body, itself included: a chunk of one byte has five bytes of overhead."""
 SINGLE = (b"host", b"authorization", b"x-api-key", b"content-length", b"content-type")
-"""Headers that say something once."""
+"""Headers that may stand only once."""
 _log = logging.getLogger("serve.access")
 
 

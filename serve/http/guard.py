@@ -1,8 +1,8 @@
 """The outermost layer: request ids, keys, and a last resort for defects. Plain ASGI.
 
-Whether a key is needed is decided on the raw path, as it came, before anything routes: every path needs one but those
-of the short open list, exactly as written there. So no spelling of a path finds a door that has no lock. Behind that a
-slash too many, as a base URL that ends in one gives, means the same address: a redirect would cost clients their body.
+Whether a key is needed is decided on the raw path, before routing: every path needs one except those of the short open
+list, exactly as written there, so no other spelling of a path avoids the check. After that, extra slashes are ignored,
+as a base URL that ends in one adds them: a redirect would lose the body.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class AccessGuard:
     ) -> None:
         """Without `keys` anyone may ask; `open_paths` need none either. `refusals` are bodies of errors by path.
 
-        While it is `leaving`, the server ends each connection with the reply: the next request finds another one.
+        While it is `leaving`, the server closes each connection after the reply, so the next request goes elsewhere.
         `count` is told the code and the status of every refusal.
         """
         self._app, self._keys, self._open = app, keys, OPEN | open_paths
@@ -80,7 +80,7 @@ class AccessGuard:
             _log_request(scope, reply.status, started)
 
     def _key(self, scope: Scope, path: bytes) -> Key:
-        """Who asks for a path as it is written; raises ApiError, 401, when a key is needed and none is right."""
+        """The key of a request for a path as written; raises ApiError, 401, if one is needed and none is right."""
         if not self._keys:
             check_neighbour(scope, self._http)
             return ANYONE
@@ -98,7 +98,7 @@ class AccessGuard:
 
 
 class _Reply:
-    """What is sent in answer to one request, with the headers that every reply has; private to it, so it may change."""
+    """The reply to one request, with the headers that every reply has."""
 
     def __init__(self, scope: Scope, send: Send, leaving: Callable[[], bool]) -> None:
         self._scope, self._send, self._leaving = scope, send, leaving
@@ -134,10 +134,10 @@ def _log_request(scope: Scope, status: int, started: float) -> None:
 
 
 def check_neighbour(scope: Scope, http: HttpSettings) -> None:
-    """Refuse what a page of elsewhere asks of a server without keys that only this machine can reach.
+    """Refuse requests of foreign pages to a server without keys that listens on loopback.
 
-    A browser lends its place on this machine to every page: by a name that its owner points here (DNS rebinding, told
-    by Host) and by a plain form or fetch (told by Origin). Raises ApiError, 403 or 421.
+    A browser on this machine sends them for any page: under a name that its owner points here (DNS rebinding, seen in
+    Host), or by a plain form or fetch (seen in Origin). Raises ApiError, 403 or 421.
     """
     server = scope.get("server")
     if not server or not is_loopback(str(server[0])):
@@ -159,9 +159,10 @@ def is_loopback(host: str) -> bool:
     if host in ("127.0.0.1", "localhost", "::1") or host.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback  # of a socket that takes IPv4 and IPv6
 
 
 def _hostname(place: str) -> str:

@@ -39,11 +39,11 @@ KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
 BATCH_BYTES = 1 << 16
 """Most that is sent at once, so that a slow client holds the stream back and not the server's memory."""
 LONG_BODY = 1 << 16
-"""Bytes of a body beyond which it is read beside the event loop: one of 1 MiB in small parts takes 0.3 s."""
+"""A longer body, in bytes, is parsed in a thread: one of 1 MiB in small parts takes 0.3 s."""
 DROPPED_BYTES = 1 << 24
 DROPPED_S = 2.0
-"""What is read of a body that is too large, and how long, so that its client hears of it: one who writes when the
-connection ends does not."""
+"""How much of a body that is too large is still read, and how long: a client that is still writing when the
+connection ends would not see the refusal."""
 EARLY_S = 1.0
 """How long a stream waits for its first event before it commits to status 200."""
 
@@ -165,7 +165,7 @@ async def stream_job(
     stall_s: float,
     heartbeat: bytes = HEARTBEAT,
 ) -> None:
-    """Send the events of `job` as they come; what came meanwhile goes out together; silence is filled by `heartbeat`.
+    """Send the events of `job` as they come, several at once if they have piled up, and `heartbeat` while none come.
 
     Raises:
         ApiError: the request failed before anything was sent.
@@ -306,8 +306,8 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
 def _body_route(limits: ServeLimits, ignore: Sequence[str]) -> type[APIRoute]:
     """A route whose body has a cap and a deadline, and is JSON whatever its header says.
 
-    The body is checked here and not by FastAPI, which solves the route's dependencies anew for every request (a sixth
-    of what a chat costs that is passed on); they are for the document alone, the guard has checked the key.
+    The body is checked here and not by FastAPI, which resolves the route's dependencies for every request (a sixth of
+    the cost of a chat that is passed on). Those dependencies only serve the OpenAPI document: the guard checks the key.
     """
     from fastapi import Request, Response
     from fastapi.routing import APIRoute
@@ -397,6 +397,9 @@ def _responses(dialect: ApiDialect) -> dict[int | str, dict[str, Any]]:
     }
 
 
+_LISTED = {"x-reason": "GET /v1/models lists the names"}
+
+
 def _for_server(
     model: type[BaseModel], names: Sequence[str], default: str | None, search: type[BaseModel]
 ) -> type[BaseModel]:
@@ -407,13 +410,13 @@ def _for_server(
     """
     annotation = model.model_fields["model"]
     value: Any = ... if default is None else default
-    described: Any = Field(value, max_length=512, json_schema_extra={"enum": list(names)})
+    described: Any = Field(value, max_length=512, json_schema_extra={"enum": list(names), **_LISTED})
     fields: Any = {"model": (annotation.annotation, described), "ttc": (search | None, None)}
     return create_model(model.__name__, __base__=model, **fields)
 
 
 def _note(scope: Scope, job: ActiveRequest) -> None:
-    """What the access log says of a request; no text of it, unless the operator asked for that."""
+    """What the access log says about a request; none of its text, unless the operator asked for that."""
     plan = job.plan
     scope[NOTES].update(
         model=plan.model.name,

@@ -71,7 +71,7 @@ IGNORABLE = frozenset(
         *("mirostat_eta", "mirostat_tau", "num_ctx", "num_batch", "num_thread", "num_gpu", "options", "usage"),
     }
 )
-"""Fields that popular clients send and that an operator may let go unheard."""
+"""Fields of popular clients that an operator may have ignored."""
 
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]+)?")
@@ -139,7 +139,7 @@ class ModelSpec:
 class PresetSpec:
     """A named choice of model, strategy and thinking, listed as a model of its own.
 
-    `temperature` is that of requests that say nothing, and of those that say 0 where several draws would be equal.
+    `temperature` is for requests without one, and for requests with 0 if several draws would then be equal.
     """
 
     name: str
@@ -322,7 +322,7 @@ def _model(name: str, values: Mapping[str, Any], limits: ServeLimits) -> ModelSp
 
 
 def _engine(name: str, params: Mapping[str, Any], model: str | None, limits: ServeLimits) -> PartChoice:
-    """An engine; of an upstream server, strategies bear no more silence than chats that are passed through."""
+    """An engine; strategies wait no longer for a silent upstream server than chats that are passed through."""
     silence = {"idle_s": limits.upstream_first_s, "silent_again": False}
     known = options_of(ENGINES.load(split_model(name)[0]))
     return PartChoice.of(ENGINES, name, {**{key: silence[key] for key in silence if key in known}, **params}, model)
@@ -340,7 +340,7 @@ def _preset(name: str, table: Mapping[str, Any]) -> PresetSpec:
 PACKAGED = "nano-teacher"
 SECTIONS = ("engine", "scorer", "limits", "thinking", "http")
 SMALL = {"limits": {"max_search_draws": "8"}, "engine": {"kv_bytes": str(1 << 26)}}
-"""What fits a model of 4 MB on a CPU: steps that a small chat beside a search can bear, a cache of 64 MiB."""
+"""Settings for a model of 4 MB on a CPU: few draws for searches, so that chats stay fast, and a cache of 64 MiB."""
 VOTES = {"majority-8": ("majority", {"n": 8})}
 RANKED = {"best-of-8": ("best_of_n", {"n": 8}), "tree-16": ("tree", {"n": 16})}
 

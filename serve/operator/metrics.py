@@ -78,7 +78,7 @@ class _Histogram:
 
 @dataclass(frozen=True, slots=True)
 class SpentRecord:
-    """What one model spent on a request: that was asked for, or a fallback.
+    """What one model, the requested one or a fallback, spent on a request.
 
     `charged` are the tokens that its key was charged: every prompt once, and all that was written.
     """
@@ -226,7 +226,7 @@ ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
 
 LAST_SPANS_S = 2.0
-"""How long the spans that wait may take to be sent when the server ends."""
+"""Seconds that waiting spans may take to be sent when the server ends."""
 
 
 def configure_tracing() -> Callable[[], object]:

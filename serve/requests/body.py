@@ -105,6 +105,8 @@ def parse_json(raw: bytes) -> Any:
         ApiError: it is not UTF-8, not JSON, says a field twice, holds NaN, Infinity or a number that would become one,
             or is nested too deep.
     """
+    if not raw.strip():
+        raise ApiError(400, "invalid_json", "the body is empty: send a JSON object")
     try:
         value = json.loads(
             raw.decode("utf-8-sig"), parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_object

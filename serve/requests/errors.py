@@ -39,7 +39,9 @@ _TRANSLATION: tuple[tuple[type | tuple[type, ...], int, str, str | None], ...] =
     ((EngineError, ScorerError), 503, "engine_unavailable", None),
 )
 """What errors of `ttc` become: status, code, field; the first that fits, so special ones stand first."""
-_URL = re.compile(r"https?://[^\s'\",;)]+")
+_PLACE = re.compile(r"https?://[^\s'\",;)]+|^\S+(?= closed a kept connection)")
+_REASON = re.compile(r"(cannot be reached|closed a kept connection): .*?(?= \(gave up after|$)", re.DOTALL)
+"""The operating system's words, which name addresses."""
 _REFUSED = re.compile(r"answered 4\d\d: (.*)", re.DOTALL)
 _FOLDER = re.compile(r"(?<![\w:/])(?:/[^/\s'\"]+)+/")
 
@@ -69,7 +71,7 @@ class ApiError(TTCError):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def headers(self) -> Mapping[str, str]:
-        """Headers that go with it."""
+        """Headers of the reply."""
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(round(self.retry_after_s), 1))
@@ -91,12 +93,12 @@ def invalid(param: str, message: str, code: str = "invalid_value") -> ApiError:
 
 
 def unsupported(param: str, message: str) -> ApiError:
-    """A 400 about a field that this model, or this strategy, cannot honour."""
+    """A 400 about a field that this model or strategy cannot honour."""
     return invalid(param, message, "unsupported_parameter")
 
 
 def missing(param: str, message: str = "") -> ApiError:
-    """A 400 about a field that has to be there; `message` goes on behind its name."""
+    """A 400 about a missing field; `message` follows its name."""
     return invalid(param, f"{param} is required{message}", "missing_required_parameter")
 
 
@@ -122,7 +124,7 @@ def from_error(error: BaseException) -> ApiError:
         return error
     message = str(error)
     if isinstance(error, EngineError | ScorerError):
-        message = _URL.sub("the upstream server", message)
+        message = _REASON.sub(r"\1", _PLACE.sub("the upstream server", message))
     text = _FOLDER.sub("", message)
     if isinstance(error, ServerRefused):
         text = "the upstream server refuses this server: its operator must look into it"

@@ -1,10 +1,10 @@
 """What dialects share: their fields, and the one request that each of them becomes.
 
-A field that would change the answer and cannot be honoured is never ignored: it is described with the one value that
-means nothing (`best_of: null`), and refused with the reason otherwise.
+A field that would change the answer and cannot be honoured is never ignored: it accepts only the value that means
+nothing (`best_of: null`), and other values are refused with the reason.
 
-A `ServeRequest` is checked for form but not yet for this server; `serve.running.plan` turns it into a `RequestPlan` for
-one model, or refuses it. None means that the client did not say.
+A `ServeRequest` has been checked for form, but not for this server; `serve.running.plan` turns it into a `RequestPlan`
+for one model, or refuses it. None means that the client did not say.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ StopText = Annotated[str, MinLen(1), MaxLen(256)]
 Verbosity = Literal["low", "medium", "high"]
 MAX_STOPS = 64
 """OpenAI takes four; servers of one's own take any number, and harnesses send five and more."""
-MAX_BIASES = 1024
+MAX_BIASES = 300
+"""As in OpenAI's API: each costs every step of every draw a little."""
 _Penalty = Annotated[float, Ge(-2), Le(2)]
 _Bias = Annotated[float, Ge(-100), Le(100)]
 MAX_TEMPERATURE = 2
@@ -39,7 +40,7 @@ _NEUTRAL = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penal
 
 
 class StreamOptions(RequestBody):
-    """How a stream is sent."""
+    """Options of a stream."""
 
     include_obfuscation: bool | None = None
 
@@ -54,7 +55,7 @@ class ChoiceStreamOptions(StreamOptions):
 
 
 class CommonFields(ThinkingFields):
-    """What every dialect takes."""
+    """Fields of every dialect."""
 
     model: Annotated[str, MaxLen(512)]
     temperature: Annotated[float, Ge(0), Le(MAX_TEMPERATURE)] | None = None
@@ -66,7 +67,7 @@ class CommonFields(ThinkingFields):
 
 
 class OpenAIFields(CommonFields):
-    """What OpenAI's dialects share."""
+    """Fields of OpenAI's dialects."""
 
     stop: StopText | Annotated[list[StopText], FIRST_FAULT, MaxLen(MAX_STOPS)] | None = None
     frequency_penalty: _Penalty | None = Field(None, description=_SOME)
@@ -121,7 +122,7 @@ class OtherServersFields(OpenAIFields):
 
 
 class ChoiceFields(OtherServersFields):
-    """What OpenAI's dialects with choices share."""
+    """Fields of OpenAI's dialects that have choices."""
 
     n: Annotated[int, Ge(1), WHOLE] | None = Field(None, description="At most this server's limits.max_choices.")
     stream_options: ChoiceStreamOptions | None = None
@@ -165,12 +166,11 @@ class SamplingRequest:
 class ServeRequest:
     """One request: a conversation, or raw prompts (no chat template; texts or ids), each with choices of its own.
 
-    `prefill` is the beginning of the answer, which the model goes on with; `prefill_field` is where it stood, as
-    `top_logprobs_field` is of the number of likeliest tokens. `echo` repeats a raw prompt before what follows it, which
-    is nothing unless it `draws`. `verbosity` is how long the answer should be, which only upstream servers can be told.
-    `forward` is the body as a chat-completions server would take it, for what a model
-    that runs here may not be able to do (tools, JSON schemas); `form` says the same for one that is. Both are empty
-    where nothing of the kind was asked.
+    `prefill` is the beginning of the answer, which the model continues. Names that end in `_field` are fields of the
+    body, for messages. `echo` repeats a raw prompt before its continuation; without `draws` there is none. `verbosity`
+    is how long the answer should be, which only upstream servers can be told. `forward` is the body for a
+    chat-completions server, for what a model here may be unable to do (tools, JSON schemas); `form` says the same for a
+    model that can. Both are empty if nothing of the kind was requested.
     """
 
     model: str

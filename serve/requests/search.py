@@ -31,11 +31,11 @@ NOT_SERVED: Mapping[str, str] = {
     "auto": "its plan is a file, which a request must not name",
     "budget_forcing": "the thinking fields do what it does, for every strategy, under the server's ceilings",
 }
-"""Strategies that are no request's, and why."""
+"""Strategies that a request cannot choose, and why."""
 MAX_TEXT = 200
 MAX_SEED = (1 << 63) - 1
 ANY_SEED = -1
-"""What clients of vLLM and llama.cpp send for no seed."""
+"""Clients of vLLM and llama.cpp send this for "no seed"."""
 
 
 ProgressLevel: TypeAlias = Literal["off", "summary", "full"]
@@ -176,7 +176,7 @@ class ServedStrategies:
 
 
 def read_search(body: SearchFields | None, seed: int | None) -> SearchRequest:
-    """Return the wish of a `ttc` object; `seed` is the request's own top-level one."""
+    """Read a `ttc` object; `seed` is the request's top-level one."""
     values = {} if body is None else body.model_dump(exclude_none=True)
     inner = values.pop("seed", None)
     _, seed = agreed({"seed": None if seed == ANY_SEED else seed, "ttc.seed": inner})
@@ -185,7 +185,7 @@ def read_search(body: SearchFields | None, seed: int | None) -> SearchRequest:
 
 
 def _offer(name: str, function: Callable[..., Any], max_width: int) -> ServedStrategy:
-    """Read what a strategy takes off its signature."""
+    """Read a strategy's parameters from its signature."""
     signature = inspect.signature(function)
     hints = typing.get_type_hints(function)
     description = describe("strategy", name, function)

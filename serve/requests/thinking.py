@@ -32,7 +32,7 @@ from ttc.session.thinking import CLOSE, Thinking, check_markers
 BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens", "max_thinking_tokens")
 UNLIMITED = -1
 CONFLICT = "conflicting_thinking"
-"""Code of refusals of wishes that exclude each other."""
+"""The error code of fields that exclude each other."""
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORTS: tuple[str, ...] = get_args(Effort)
 EFFORT_CONTEXT = 40_960
@@ -82,7 +82,7 @@ class ReasoningOptions(RequestBody):
 
 
 class ThinkingFields(RequestBody):
-    """The fields that steer thinking, by every name."""
+    """The fields that control thinking, under every name."""
 
     reasoning_effort: Effort | None = Field(None, description="How much to think; none is the no-think mode.")
     thinking_budget: ThoughtTokens | None = Field(
@@ -224,7 +224,7 @@ def read_thinking(body: ThinkingFields) -> ThinkingRequest:
 
 
 def _spelled(body: ThinkingFields, *paths: str) -> dict[str, Any]:
-    """What the client said at these paths, by path."""
+    """The values that the client sent at these paths, by path."""
     values = {}
     for path in paths:
         value: Any = body
@@ -236,7 +236,7 @@ def _spelled(body: ThinkingFields, *paths: str) -> dict[str, Any]:
 
 
 def _check(wish: ThinkingRequest, switch: str) -> None:
-    """Refuse a request that switches thinking off and asks for it."""
+    """Refuse a request that both switches thinking off and asks for it."""
     offs = {
         switch: wish.enabled is False,
         f"{wish.effort_field} = 'none'": wish.effort == "none",
@@ -259,7 +259,7 @@ def _check(wish: ThinkingRequest, switch: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingPlan:
-    """How this request thinks: the control itself, and what the reply says of it."""
+    """How this request thinks: the control, and what the reply reports about it."""
 
     control: Thinking
     requested: int | None = None
@@ -279,7 +279,7 @@ def settle(
     length_field: str = "max_tokens",
     ends: Callable[[], Sequence[int]] = tuple,
 ) -> ThinkingPlan:
-    """Apply the operator's policy to a wish.
+    """Apply the operator's policy to what the client asked.
 
     `raw` is for prompts without a chat template; `opened` says that the prompt, rendered without any wish, ends inside
     a think block: only then is a reserve kept for requests that say nothing of thinking. `name` is the model's public
@@ -324,7 +324,7 @@ def settle(
 
 
 def _too_much(wish: ThinkingRequest, left: int, owner: str) -> ApiError:
-    """The refusal of a least thought that is more than `owner` leaves."""
+    """The refusal of a minimum of thought above what `owner` leaves."""
     tokens = f"{left} token{'' if left == 1 else 's'} of thought"
     text = f"min_thinking_tokens = {wish.min_tokens} exceeds the {tokens} that {owner} leaves"
     return invalid("min_thinking_tokens", text, CONFLICT)

@@ -30,7 +30,7 @@ _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 _BLANK = r"BLANK: /[ \n]{0,4}/"
 _TEXT = r"TEXT: /(.|\n)*/"
 _FORM = "structured"
-"""The kind of answers that are calls or JSON."""
+"""The answer kind of calls and JSON."""
 MAX_PROPERTIES = 5000
 """Of a schema, in all its objects together, as OpenAI's API has it: the time to read one grows with the square."""
 MAX_CONSTANTS = 5000
@@ -69,12 +69,12 @@ class AnswerForm:
 
     @property
     def held(self) -> bool:
-        """Whether anything holds the answer to a form."""
+        """Whether a grammar holds the answer."""
         return bool(self.offer) or self.schema is not None
 
     @property
     def field(self) -> str:
-        """The request's field that asks for it."""
+        """The request field that asks for it."""
         return "tools" if self.tools else self.schema_field if self.schema is not None else "messages"
 
     def grammar(
@@ -111,7 +111,7 @@ class AnswerForm:
         return 0 if text.lstrip().startswith(("{", "[")) else len(text)
 
     def cut(self, form: ToolFormat, text: str) -> str:
-        """What stands of a last call that was cut behind whole ones; "" without one."""
+        """The beginning of a last call that was cut after whole ones; "" without one."""
         return form.cut(text) if self.read(form, text)[1] else ""
 
     def _calls(
@@ -477,7 +477,7 @@ def function_tool(tool: Mapping[str, Any], schema_field: str) -> dict[str, Any]:
 
 
 def forward_of(form: AnswerForm | None, messages: Sequence[Message]) -> dict[str, Any]:
-    """What an upstream server is asked, in OpenAI's words; empty where nothing but text is."""
+    """The fields for an upstream server, in OpenAI's form; empty if only text is requested."""
     if form is None:
         return {}
     body: dict[str, Any] = {"messages": [_sent(message) for message in messages]}

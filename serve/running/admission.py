@@ -1,8 +1,8 @@
-"""Who is let in, and who may start the next draw.
+"""Which requests are admitted, and which of them may start the next draw.
 
-Admission is counted in sequences (draws that may run at once), not in requests: one search of 64 weighs as much as 64
-chats. Who is not let in hears when to come back: the time in which as many sequences ended lately as are too many now.
-A plan has been validated before it comes here, so a refusal is never about the request itself.
+Admission counts sequences (draws that may run at once), not requests: a search of 64 counts as much as 64 chats. A
+refusal says when to come back: after the time in which as many sequences ended lately as are too many now. Plans are
+validated before they come here, so a refusal is never about the request itself.
 
 Within the engine each request holds as many slots as it has draws running. With k slots it may take another only while
 k < alpha times the free ones (Choudhury and Hahne 1998, "Dynamic queue length thresholds for shared-memory packet
@@ -31,7 +31,7 @@ MAX_RETRY_S = 60.0
 
 
 class Ticket:
-    """Permission to run: counts what is spent.
+    """Permission to run; counts what the request spends.
 
     `tokens` is the most that may be spent, where the key has a limit; it is reserved until `leave`.
     """
@@ -48,15 +48,15 @@ class Ticket:
 
     @property
     def _spent(self) -> int:
-        """Tokens that were drawn and not kept are spent, too; otherwise a client that leaves early would read for free.
+        """Tokens that were drawn and not kept count too; otherwise a client that leaves early would read for free.
 
-        That is counted as far as it was set aside, since a request is held to its tokens without it.
+        They count only up to what was reserved, since the request's own limit does not include them.
         """
         whole = self._used + self._overrun
         return max(self._used, whole if self.tokens is None else min(whole, self.tokens))
 
     def charge(self, tokens: int, overrun: int = 0) -> None:
-        """Count what was spent; `overrun` was drawn and not kept."""
+        """Count what was spent; `overrun` are tokens that were drawn and not kept."""
         self._used += tokens
         self._overrun += overrun
 
@@ -66,7 +66,7 @@ class Ticket:
 
 
 class Admission:
-    """Lets requests in; for one event loop."""
+    """Admits requests; for one event loop."""
 
     def __init__(
         self, max_sequences: int, quotas: Quotas | None = None, clock: Callable[[], float] = time.monotonic
@@ -135,8 +135,8 @@ class FairShare:
 class FairGate:
     """At most `capacity` draws at once, at most `max_wide` of them of wide requests; for one event loop.
 
-    The shares bound how many draws run; how long a step of the engine takes with them, `max_wide` does: where a step
-    takes longer with every draw, as on a CPU, a small chat waits as long as the widest search beside it.
+    Shares limit how many draws run; `max_wide` limits how long a step of the engine takes. If each draw makes a step
+    longer, as on a CPU, a small chat is otherwise as slow as the widest search beside it.
     """
 
     def __init__(self, capacity: int, alpha: float = ALPHA, max_wide: int | None = None) -> None:

@@ -40,7 +40,7 @@ CONNECT_S = 5.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ServedModel:
-    """A loaded model: its engine, the gate to it, its scorers by name, and the door to the upstream server, if any."""
+    """A loaded model: its engine, the gate to it, its scorers by name, and its upstream servers, if any."""
 
     spec: ModelSpec
     engine: Engine
@@ -58,7 +58,7 @@ class ServedModel:
 
     @property
     def max_context(self) -> int | None:
-        """Most tokens of a prompt and its answer; None where an upstream server does not tell, nor the operator."""
+        """Most tokens of a prompt and its answer; None if neither the upstream server nor the operator says."""
         said = {"max_context", "tokenizer"} & self.spec.engine.params.keys()
         unknown = self.forward is not None and self.forward.features.max_context is None and not said
         return None if unknown else self.engine.capabilities.max_context
@@ -151,7 +151,7 @@ class Catalogue:
         }
 
     async def prove(self) -> None:
-        """Let engines that can hold a budget themselves prove it, if they can force the hand-over."""
+        """Test engines that can enforce a budget themselves, if they can force the hand-over."""
         handover = self._config.thinking.handover
         for model in self._models.values():
             capabilities, test = model.engine.capabilities, getattr(model.engine, "self_test", None)

@@ -106,14 +106,14 @@ class _Text:
 
 @dataclass(slots=True)
 class _Part:
-    """What was shown of one of the two texts."""
+    """What was sent of one of the two texts."""
 
     write: Write
     pieces: list[str] = field(default_factory=list)
 
 
 class Deltas:
-    """Writes the thought and the answer of one draw while it is sampled."""
+    """Sends the thought and the answer of one draw while it is sampled."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Deltas:
                 self._take(token, inside, self._markers.num_marks)
 
     def finish(self, thinking: str, answer: str) -> bool:
-        """Write the rest of the two final texts; False if they contradict what was written."""
+        """Send the rest of the two final texts; False if they contradict what was sent."""
         return _rest(self._thinking, thinking) and _rest(self._answer, answer)
 
     def _take(self, token: int, inside: bool, num_marks: int) -> None:
@@ -178,7 +178,7 @@ class Deltas:
         return word
 
     def _until_stop(self, text: str) -> None:
-        """Show text up to a stop string, and not yet what may become one."""
+        """Send text up to a stop string; hold back what may become one."""
         if not self._stop:
             self._show(self._answer, text)
             return

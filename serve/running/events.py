@@ -22,7 +22,7 @@ FinishReason: TypeAlias = Literal["stop", "length", "tool_calls", "content_filte
 class TokenLogprob:
     """One token and its log-probability in nats, None for the first token of a prompt.
 
-    `top` are the likeliest ones at its place, where asked for.
+    `top` are the likeliest tokens at its place, if they were requested.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ThinkingDelta:
-    """New text of the thought of a choice."""
+    """New text of a choice's thought."""
 
     index: int
     text: str
@@ -49,7 +49,7 @@ class ThinkingDelta:
 
 @dataclass(frozen=True, slots=True)
 class AnswerDelta:
-    """New text of the answer of a choice, with its log-probabilities where they were asked for."""
+    """New text of a choice's answer, with log-probabilities if they were requested."""
 
     index: int
     text: str
@@ -58,14 +58,14 @@ class AnswerDelta:
 
 @dataclass(frozen=True, slots=True)
 class SearchProgress:
-    """How a search stands; JSON, sent as the top-level field `ttc` of a chunk."""
+    """The progress of a search: JSON, sent as the top-level field `ttc` of a chunk."""
 
     data: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """A choice is complete. `thinking` is empty when it is hidden; so are then the log-probabilities and ids of it."""
+    """A choice is complete. If thought is hidden, `thinking` is empty, and its ids and log-probabilities are absent."""
 
     index: int
     reason: FinishReason
@@ -107,12 +107,12 @@ class TokenCounts:
 
     @classmethod
     def joined(cls, choices: Sequence[TokenCounts]) -> TokenCounts:
-        """Those of choices that have one prompt."""
+        """The sum over choices that share one prompt."""
         total = sum(choices[1:], choices[0])
         return total if len(choices) == 1 else replace(total, prompt=choices[0].prompt, cached=choices[0].cached)
 
     def returned(self) -> dict[str, int]:
-        """What the reply says of the choices that it shows."""
+        """What the reply says about the choices that it returns."""
         return {
             "prompt_tokens": self.prompt,
             "cached_tokens": self.cached,

@@ -1,13 +1,12 @@
 """What only an upstream server can do: tool calls and JSON schemas, passed through to it and back.
 
-Where a model cannot be held to a form here, `tools` and `response_format` need `--upstream` (or a model of engine
-`openai`). The messages go there as they came, with sampling and thinking switch; `direct` streams what comes
-back, `majority` draws n times and returns the most frequent reply, where replies are equal when they call the same
-tools with the same arguments, hold the same JSON, or give the same final answer. A think block at the beginning of the
-content is told apart as thought, one that the prompt had opened where the server told of it (vLLM does). Cost: n
-requests, as the server counts them, or else the operator's tokenizer. Left out: other strategies, and budgets on
-thinking, which need token ids; in a stream of another server, thought whose block the prompt had opened, which nothing
-tells from an answer before it ends.
+If a model cannot be held to a form here, `tools` and `response_format` need `--upstream` (or a model of engine
+`openai`). The messages are sent as they came, with sampling and the thinking switch. `direct` streams the reply.
+`majority` draws n times and returns the most frequent reply: replies are equal if they call the same tools with the
+same arguments, hold the same JSON, or give the same final answer. A think block at the beginning of the content becomes
+thought; one that the prompt opened does if the server says that it opens one (vLLM does). Cost: n requests, in tokens
+as the server counts them, or else the operator's tokenizer. Left out: other strategies, and budgets on thinking, which
+need token ids; with other servers, thought whose block the prompt opened is streamed as answer.
 """
 
 from __future__ import annotations
@@ -61,19 +60,19 @@ if TYPE_CHECKING:
     from ttc.engines.openai.wire import Features
 
 TOKEN_FIELDS = ("stop_token_ids", "skip_special_tokens")
-"""What only makes sense for text that is continued by ids."""
+"""Fields that only make sense for text continued by ids."""
 _REASONS: Mapping[str, FinishReason] = {
     "tool_calls": "tool_calls",
     "function_call": "tool_calls",
     FILTERED: "content_filter",
 }
-"""What ends a reply and no draw."""
+"""Finish reasons of replies that draws here do not have."""
 _log = logging.getLogger("serve")
 
 
 @dataclass(frozen=True, slots=True)
 class _Reply:
-    """One reply of the upstream server."""
+    """One reply of an upstream server."""
 
     content: str
     reasoning: str
@@ -86,12 +85,12 @@ class _Reply:
 
     @property
     def counts(self) -> TokenCounts:
-        """As the upstream server counted."""
+        """The upstream server's own counts."""
         usage = self.usage
         return TokenCounts(usage.prompt, usage.cached, usage.generated, usage.thinking)
 
     def event(self, index: int) -> Event:
-        """What a board is told of it."""
+        """The event that the progress board gets for it."""
         ends = {"stop_reason": "eos" if self.finish in ("stop", "tool_calls") else None}
         data = {"num_tokens": self.usage.generated, "thinking": False, "injected": False, "text": self.content, **ends}
         return Event("generate", (index,), data)
@@ -112,14 +111,14 @@ class _Reply:
 
 
 def _switch(request: ServeRequest) -> ThinkState:
-    """The thinking switch that an upstream server is asked with."""
+    """The thinking switch of a request to an upstream server."""
     wish = request.thinking
     off = wish.budget == 0 or wish.enabled is False or wish.effort == "none"
     return "closed" if off else "open" if wish.enabled or wish.effort else "none"
 
 
 def forward_body(request: ServeRequest, sampling: Sampling, features: Features, seed: int) -> dict[str, Any]:
-    """The request to the upstream server, in the fields it was found to know."""
+    """The body of the request to the upstream server, in the fields that it was found to accept."""
     from ttc.engines.openai.chat import switch_fields
     from ttc.engines.openai.wire import shared_fields
 
@@ -189,15 +188,15 @@ def _writer(index: int, request: ServeRequest, emit: Callable[[ServeEvent], None
 
 
 def call_id(plan: RequestPlan, *place: int) -> str:
-    """The id of a call: that of its draw and of its conversation, in the nine characters that Mistral's template wants.
+    """The id of a call, made of its conversation and draw, in the nine characters that Mistral's template wants.
 
-    Clients tell by it which calls have a result, and an agent may ask for every turn with one seed.
+    Clients match results to calls by it, so it differs between turns that are asked with one seed.
     """
     return f"{seeds.derive(plan.seed, 'call', repr(plan.request.messages), *place):016x}"[:9]
 
 
 def _with_ids(reply: _Reply, plan: RequestPlan, index: int) -> _Reply:
-    """A reply whose calls all have an id: some servers give none, and a client tells its results apart by them."""
+    """The reply with an id for every call: some servers give none, and clients match results to calls by them."""
     rows = enumerate(reply.tool_calls)
     calls = tuple({**call, "id": call["id"] or call_id(plan, index, number)} for number, call in rows)
     return replace(reply, tool_calls=calls)
@@ -227,11 +226,10 @@ async def _ask(
     write: Callable[[str, str], None] | None,
     charge: Callable[[Usage], None],
 ) -> _Reply:
-    """One request, put together; without `write` nothing of it is shown before its end, so it may be sent again.
+    """Ask once and gather the reply; without `write` nothing is sent before its end, so the request may be repeated.
 
-    Every attempt that has begun to answer is charged, those that broke off and that of a client that left included. A
-    long prompt is counted beside the event loop, and that of a reply that broke off not at all: then what was set aside
-    for it stands.
+    Every attempt that has begun to answer is charged, also if it broke off or its client left. Long texts are counted
+    in a thread; for a long prompt whose reply broke off, the reserved number is charged instead.
     """
     shown, messages = False, request.messages
     is_long = sum(len(message.content) for message in messages) > LONG_TEXT
@@ -320,7 +318,7 @@ class _Reading:
             self._take(reasoning + thought, answer)
 
     def lost(self, count: Callable[[Sequence[Message], str], Usage] | None, messages: Sequence[Message]) -> Usage:
-        """What a reply that broke off cost: nothing of it is kept. In tokens where they are counted, else in chunks."""
+        """What a reply that broke off cost, none of which is kept: in tokens if they are counted, else in chunks."""
         usage = _usage(self._counts)
         if not usage.generated and count is not None:
             usage = count(messages, "".join([*self._thought, *self._answer, *self._apart.end()]))
@@ -352,7 +350,7 @@ class _Reading:
 
 
 def _reason(word: str) -> FinishReason:
-    """A server's finish reason as ours; one that is not known is no end of an answer."""
+    """A server's finish reason as ours; an unknown one counts as cut."""
     if word in _REASONS:
         return _REASONS[word]
     if finish_of(word) is None:
@@ -361,7 +359,7 @@ def _reason(word: str) -> FinishReason:
 
 
 class _Apart:
-    """Parts a content that begins with a think block, or in one, into thought and answer, as it comes."""
+    """Splits content that begins with a think block, or inside one, into thought and answer while it arrives."""
 
     def __init__(self, inside: bool) -> None:
         self._held = ""
@@ -369,7 +367,7 @@ class _Apart:
         self._past = False
 
     def add(self, text: str) -> tuple[str, str]:
-        """What is certain of the thought and of the answer with the new text."""
+        """Take new text; return what is now certain of the thought and of the answer."""
         self._held += text
         begun = self._held.lstrip()
         if not (self._past or self._inside):
@@ -382,7 +380,7 @@ class _Apart:
         return thought, self._rest() if self._past else ""
 
     def end(self) -> tuple[str, str]:
-        """What was still held."""
+        """What was still held back."""
         held, self._held = self._held, ""
         return (held, "") if self._inside else ("", held)
 
@@ -407,7 +405,7 @@ class _Apart:
 
 
 def _gather_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str, Any]]) -> None:
-    """Add what is new of each call; where no index says which, a name begins the next one.
+    """Add the new part of each call; without an index, a name begins the next call.
 
     Raises:
         ValueError: it has not the shape of a call.
@@ -428,9 +426,9 @@ def _gather_calls(calls: dict[int, dict[str, Any]], deltas: Sequence[Mapping[str
 
 
 def _whole_calls(calls: Sequence[dict[str, Any]], *, is_cut: bool) -> tuple[tuple[dict[str, Any], ...], str]:
-    """The calls that are whole, and what was written of the last one where the end of the tokens cut that.
+    """The whole calls, and the beginning of a last one that the token limit cut.
 
-    Some servers write nothing for no arguments.
+    Some servers write nothing if there are no arguments.
     """
     last = calls[-1]["function"] if calls and is_cut else None
     if last is not None and not _is_json(last["arguments"]):

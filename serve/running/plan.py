@@ -41,9 +41,9 @@ from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 
 SEED_BITS = 53
-"""Seeds go back as JSON numbers, which many clients read as doubles."""
+"""Seeds are returned as JSON numbers, which many clients read as doubles."""
 CHARS_OF_TOKEN = 4
-"""Of usual text, for what is set aside before an upstream server has counted."""
+"""Of ordinary text: an estimate for what is reserved before an upstream server has counted."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ class RequestPlan:
     at_once: int
     adds_text: bool
     adjusted: Mapping[str, Any] = field(default_factory=dict)
-    """What the preset has, or the key's quota or a fallback's context leaves, instead of what was asked, by field."""
+    """Values used instead of requested ones, by field: the preset's, or what a quota or a fallback's context leaves."""
 
     @property
     def direct(self) -> bool:
@@ -86,14 +86,14 @@ class RequestPlan:
 
     @property
     def most_tokens(self) -> int:
-        """What it may spend at most: its prompt and its draws, twice over with room for scoring, or its budget."""
+        """Most tokens it may spend: its prompt and its draws (twice, which leaves room for scoring), or its budget."""
         drawn = self.sequences * self.sampling.max_tokens
         whole = (self.budget.tokens or 0) * self.request.num_replies
         return self.num_prompt + (drawn if self.direct else min(2 * drawn, whole))
 
     @property
     def tells_prompt(self) -> bool:
-        """Whether what is scored is its own prompt, for the log-probabilities of an echo, and nothing of a search."""
+        """Whether its own prompt is scored, for the log-probabilities of an echo, and nothing of a search."""
         return self.direct and self.request.echo and self.request.logprobs
 
     @property
@@ -103,14 +103,14 @@ class RequestPlan:
 
     @property
     def num_prompt(self) -> int:
-        """Tokens of its prompts, each once; before an upstream server has counted them, as often as it may be asked."""
+        """Tokens of its prompts, each once; for an upstream server an estimate, once for each request to it."""
         if self.counts_prompt:
             return sum(len(prompt.token_ids or ()) for prompt in self.prompts)
         text = json.dumps(self.request.forward, ensure_ascii=False) if self.request.forward else self.prompts[0].text
         return self.sequences * (len(text) // CHARS_OF_TOKEN)
 
     def within(self, tokens: int | None) -> RequestPlan:
-        """The same, held to so many tokens, its prompt included; None changes nothing."""
+        """The same plan limited to so many tokens, its prompt included; None changes nothing."""
         if tokens is None:
             return self
         each = max((tokens - self.num_prompt) // self.request.num_replies, 1)
@@ -124,7 +124,7 @@ class RequestPlan:
         return plan.instead_of(self.request.sampling.max_tokens)
 
     def instead_of(self, asked: int | None) -> RequestPlan:
-        """The same, whose reply says where it draws other than `asked` tokens."""
+        """The same plan, whose reply says if it draws another number of tokens than `asked`."""
         held = self.sampling.max_tokens
         less = {} if asked is None or held == asked else {"max_tokens": {"asked": asked, "used": held}}
         return replace(self, adjusted={**self.adjusted, **less})
@@ -220,7 +220,7 @@ async def make_plan(
 
 
 def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeRequest:
-    """Take the preset's thinking where the body says nothing of it."""
+    """Take the preset's thinking if the body says nothing about it."""
     wish = request.thinking
     explicit = wish.effort is not None or wish.budget is not None or wish.enabled is not None
     if preset is None or explicit:
@@ -229,7 +229,7 @@ def _with_preset(request: ServeRequest, preset: PresetSpec | None) -> ServeReque
 
 
 def _with_default_effort(request: ServeRequest, config: ServeConfig) -> ServeRequest:
-    """A request to an upstream server with the operator's level of effort, where it says nothing of thought."""
+    """A request to an upstream server with the operator's level of effort, if it says nothing about thought."""
     wish, effort = request.thinking, config.thinking.default_effort
     is_explicit = wish.effort is not None or wish.budget is not None or wish.enabled is not None
     return request if is_explicit or effort is None else replace(request, thinking=replace(wish, effort=effort))
@@ -238,7 +238,7 @@ def _with_default_effort(request: ServeRequest, config: ServeConfig) -> ServeReq
 def _with_temperature(
     request: ServeRequest, preset: PresetSpec | None, width: int
 ) -> tuple[ServeRequest, Mapping[str, Any]]:
-    """The preset's temperature where none is said, and instead of a 0 that would make all its draws equal."""
+    """Use the preset's temperature if the body has none, and instead of a 0 that would make all draws equal."""
     asked = request.sampling.temperature
     if preset is None or not (asked is None or (asked == 0 and width > 1 and not request.search.strategy)):
         return request, {}
@@ -272,7 +272,7 @@ def _scorer(
 
 @dataclass(frozen=True, slots=True)
 class _TotalLimit:
-    """Most tokens of all choices of a request: those asked for, if any, the limit that holds, and whose it is."""
+    """Most tokens of all choices of a request: the requested number, if any, the limit, and whose limit it is."""
 
     asked: int | None
     limit: int
@@ -307,9 +307,9 @@ def _check_replies(request: ServeRequest, limits: ServeLimits) -> None:
 
 
 def _most_tokens(request: ServeRequest, limits: ServeLimits, total: int | None) -> int:
-    """The most tokens of a choice where none are said; raises ApiError for more of them than this server draws.
+    """The tokens of a choice if the request has no number; raises ApiError for a number above this server's limit.
 
-    `total` are those that all choices may have, where nothing else holds them to it.
+    `total` is what all choices may have together, if nothing else limits them to it.
     """
     wish = request.sampling
     if wish.max_tokens is not None and wish.max_tokens > limits.max_tokens:

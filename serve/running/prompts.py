@@ -27,7 +27,7 @@ from ttc.errors import TTCError
 from ttc.session.thinking import Thinking, handover_of
 
 TURN_CHARS = 80
-"""Characters that take as long to render as a turn by itself does."""
+"""A turn takes as long to render as so many characters."""
 
 
 async def settle_prompts(
@@ -35,7 +35,7 @@ async def settle_prompts(
 ) -> tuple[ThinkingPlan, Sampling, tuple[Prompt, ...]]:
     """The thinking control, the sampling and the rendered prompts, which depend on each other through max_tokens.
 
-    `most` are the tokens of a choice where none are said.
+    `most` is the number of tokens of a choice if the request has none.
     """
     wish, capabilities = request.sampling, model.engine.capabilities
 
@@ -100,7 +100,7 @@ def sampling_of(wish: SamplingRequest, max_tokens: int, model: ServedModel) -> S
 
 
 def for_prefill(request: ServeRequest, strategy: str, model: ServedModel) -> ServeRequest:
-    """The request without thought, since its answer has begun; raises ApiError where none can be begun."""
+    """The request without thought, since its answer has begun; raises ApiError if the model cannot continue one."""
     name, capabilities, wish = request.prefill_field, model.engine.capabilities, request.thinking
     why = f"{name}: the last message must be the user's; an answer cannot be begun for the model"
     if request.forward or not capabilities.token_ids:
@@ -116,7 +116,7 @@ def for_prefill(request: ServeRequest, strategy: str, model: ServedModel) -> Ser
 
 
 def _ends(model: ServedModel, config: ServeConfig) -> tuple[int, ...]:
-    """The lengths of what may end a thought: the hand-over, the bare marker; none where thought cannot be counted."""
+    """Lengths of what may end a thought: the hand-over and the bare marker; none if thought cannot be counted."""
     capabilities = model.engine.capabilities
     if not (capabilities.token_ids and capabilities.think_close):
         return ()
@@ -173,8 +173,8 @@ def _is_long(request: ServeRequest) -> bool:
 def shown_tools(engine: Engine, messages: Sequence[Message], thinking: Thinking, form: AnswerForm) -> Prompt:
     """The prompt with its functions.
 
-    Where the model may think, its thought is begun here: one that it opened itself would be held to the grammar. Marks
-    that the operator named are for requests that ask for thought.
+    If the model may think, its thought is opened here: the grammar would hold one that it opened itself. With markers
+    of the operator's, only requests for thought open one.
     """
     if not isinstance(engine, ToolEngine):
         raise TypeError(f"{engine.capabilities.model} cannot be shown functions")

@@ -1,4 +1,4 @@
-"""What each key may still use of its minute: set aside when a request is let in, settled when it ends.
+"""What each key may still use this minute: reserved when a request is admitted, settled when it ends.
 
 Tokens are those of prompts and those that are drawn, as in the usage of a reply. A request reserves all that it may
 spend, so no number of requests at once passes a limit; what it did not spend comes back with its end. A minute is the
@@ -33,7 +33,7 @@ class Reservation:
 
 
 class Quotas(Protocol):
-    """Where the use of keys is written down."""
+    """Keeps the use of each key."""
 
     async def take(self, key: Key, most: int, *, search: bool, least: int = 1) -> Reservation:
         """Count a request of `key` that may spend `most` tokens, and needs `least` of them.
@@ -48,13 +48,13 @@ class Quotas(Protocol):
         ...
 
     async def close(self) -> None:
-        """Finish what is under way."""
+        """Finish what is pending."""
         ...
 
 
 @dataclass(slots=True)
 class _Account:
-    """What one key used in the last minute, and what it runs."""
+    """What one key used in the last minute, and what it runs now."""
 
     requests: deque[float] = field(default_factory=deque)
     tokens: deque[tuple[float, int]] = field(default_factory=deque)
@@ -97,7 +97,7 @@ class LocalQuotas:
             account.tokens.append((self._clock(), spent))  # also where no limit stands yet: SIGHUP may bring one
 
     async def close(self) -> None:
-        """Nothing is under way."""
+        """Nothing is pending."""
 
 
 def _check(key: Key, account: _Account, horizon: float, search: bool) -> None:
@@ -109,7 +109,7 @@ def _check(key: Key, account: _Account, horizon: float, search: bool) -> None:
 
 
 def _reservation(key: Key, account: _Account, most: int, least: int, horizon: float) -> int | None:
-    """Tokens to set aside of the key's.
+    """Tokens to reserve for the request.
 
     A request that may spend more than a whole minute's worth gets what is left of it, if that is `least`, as soon as
     nothing else runs.
@@ -127,7 +127,7 @@ def _reservation(key: Key, account: _Account, most: int, least: int, horizon: fl
 
 
 def too_many_requests(key: Key, wait_s: float) -> ApiError:
-    """The refusal of a key that has asked too often."""
+    """The refusal of a key that has sent too many requests."""
     most = counted(key.limits.requests_per_minute or 0, "request")
     text = f"the key {key.name} may send {most} a minute"
     return too_many("rate_limit_exceeded", text, wait_s)
@@ -141,7 +141,7 @@ def too_many_searches(key: Key) -> ApiError:
 
 
 def too_many_tokens(key: Key, reserved: int, wait_s: float) -> ApiError:
-    """The refusal of a key whose tokens are spent or set aside."""
+    """The refusal of a key whose tokens are spent or reserved."""
     limit = key.limits.tokens_per_minute
     text = f"the key {key.name} may spend {limit} tokens a minute, and {reserved} are reserved for running requests"
     return too_many("token_limit_exceeded", text, wait_s)

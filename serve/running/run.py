@@ -40,7 +40,7 @@ from ttc.session.thinking import split
 Emit = Callable[[events.ServeEvent], None]
 Charge = Callable[[Usage], None]
 _NOTHING = Answer("", None, finish_reason="length")
-"""What is drawn where the prompt alone is asked for."""
+"""The answer if only the prompt is requested."""
 _log = logging.getLogger("serve")
 
 
@@ -143,7 +143,7 @@ def _in_pieces(request: ServeRequest) -> bool:
 
 
 def _deltas(plan: RequestPlan, index: int, emit: Emit) -> Deltas:
-    """What writes a choice while it is sampled."""
+    """What sends a choice while it is sampled."""
     request, engine = plan.request, plan.model.engine
     form = plan.model.tools if request.form is not None and request.form.offer else None
     is_json = plan.model.tools is not None and request.form is not None and request.form.schema is not None
@@ -251,7 +251,7 @@ def _likeliest(decode: Callable[[Sequence[int]], str], top: Top) -> tuple[events
 
 
 def _chosen(trace: Sequence[Event]) -> Path | None:
-    """The place of the draw that was returned."""
+    """The path of the draw that was returned."""
     return next((event.path for event in reversed(trace) if event.kind == "select"), None)
 
 
@@ -355,7 +355,7 @@ def _counts(
 
 
 def _thinking(plan: RequestPlan, tokens: _Tokens, answer: Answer) -> dict[str, Any]:
-    """What is reported of a choice's thinking."""
+    """What the reply reports about a choice's thinking."""
     control = plan.settled.control
     is_off = control.template is False
     return {
@@ -428,11 +428,11 @@ class _Tokens:
             self.num_thinking = self.num_reasoning
 
     def ids(self, show: bool) -> tuple[int, ...]:
-        """All ids, or those of the answer where the thought is hidden."""
+        """All ids, or only the answer's if the thought is hidden."""
         return self._ids if show else tuple(token for _, token in self._answer())
 
     def rows(self) -> list[tuple[int, events.TokenLogprob | None]]:
-        """The ids of the answer, each with its log-probability; None where nobody sampled it."""
+        """The ids of the answer, each with its log-probability; None if it was not sampled but inserted."""
         rows: list[tuple[int, events.TokenLogprob | None]] = []
         for position, token in self._answer():
             value = self._logprobs[position]
@@ -488,7 +488,7 @@ def _result(plan: RequestPlan, choices: Sequence[_Choice]) -> dict[str, Any]:
 
 
 def _cut(choice: _Choice) -> dict[str, str]:
-    """The call that its budget cut behind whole ones, as far as it was written."""
+    """The beginning of a call that the token limit cut, if whole calls precede it."""
     return {"cut_call": choice.cut_call} if choice.cut_call else {}
 
 

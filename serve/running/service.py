@@ -1,15 +1,15 @@
 """The service: plans, admits and runs requests; knows what runs and when to stop.
 
-An active request is one that was admitted. Leaving its block cancels what still runs and waits until the engine has let
-go, so a client that disconnects, a deadline and a shutdown all end in the same way.
+An active request is one that was admitted. Leaving its `async with` block cancels what still runs and waits for the
+engine to release it, so disconnected clients, deadlines and shutdowns all end in the same way.
 
-The model `auto` looks at the effort asked for, or the effort whose tokens cover the budget asked for, and takes the
-target the operator named for the nearest level at or below it; without targets, the cheapest model up to medium, the
-dearest above. A target may be a preset, so that effort picks model, mode and strategy at once.
+The model `auto` takes the requested effort, or the lowest effort whose tokens cover the requested budget, and chooses
+the target that the operator named for the nearest level at or below it; without targets, the cheapest model up to
+medium and the most expensive one above. A target may be a preset, so effort can pick model, mode and strategy at once.
 
-A fallback answers when its model is down, is too slow (`fallback_after_s`), or has spent its tokens on thought and said
-nothing, as long as nothing of an answer has been sent. It answers directly, with the sampling that was asked for, and
-the reply says so: `ttc.fallback: {from, reason}`.
+A fallback answers if its model is down, too slow (`fallback_after_s`), or has spent its tokens on thought without an
+answer, and nothing of an answer has been sent yet. It runs `direct` with the requested sampling, and the reply says so:
+`ttc.fallback: {from, reason}`.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from ttc.errors import ConfigError, UnknownName
 
 _log = logging.getLogger("serve")
 _ENDING_S = 5.0
-"""How long requests that were stopped may take to end."""
+"""Seconds that stopped requests may take to end."""
 NOTICE_S = 5.0
-"""How long a server that goes still takes requests, while any runs: a balancer hears of it meanwhile."""
+"""Seconds for which a server that shuts down still accepts requests while any runs: load balancers notice late."""
 
 
 class InferenceService:
-    """Everything behind the routes."""
+    """Plans, admits and runs requests."""
 
     def __init__(self, config: ServeConfig, catalogue: Catalogue, quotas: Quotas | None = None) -> None:
         """Serve the loaded models of `catalogue`; `quotas` are those of this process where none are given.
@@ -119,7 +119,7 @@ class InferenceService:
         return await count_prompt(routed, self.catalogue, self.config)
 
     def forget(self, job: ActiveRequest) -> None:
-        """Note that a job has ended."""
+        """Remove a job that has ended."""
         self._jobs.discard(job)
         self.metrics.finished(job.finished())
 
@@ -167,7 +167,7 @@ class InferenceService:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What a plan was charged, its fallbacks not included."""
+    """What one plan was charged, without its fallbacks."""
 
     plan: RequestPlan
     usage: Usage = field(default_factory=Usage)
@@ -176,7 +176,7 @@ class _Attempt:
 
     @property
     def counts(self) -> TokenCounts:
-        """What it cost, where nothing of it is returned."""
+        """What it cost, if nothing of it is returned."""
         usage = self.usage
         return TokenCounts(
             prompt=self.num_tokens - usage.tokens + usage.scored,
@@ -189,10 +189,11 @@ class _Attempt:
 
     @property
     def num_tokens(self) -> int:
-        """What its key has spent by now: a prompt that is counted here once, however often it was read.
+        """What its key has spent by now.
 
-        One that an upstream server has read and not counted, since its client left, is what was set aside for it, as
-        often as that was asked. Log-probabilities of its own prompt cost no more than the prompt.
+        A prompt that is counted here counts once, however often it was read. If an upstream server read it without
+        counting it, since the client left, the reserved number counts once for each request to that server.
+        Log-probabilities of the prompt itself cost no more than the prompt.
         """
         usage, plan = self.usage, self.plan
         tokens = usage.tokens - (usage.scored if plan.tells_prompt else 0)
@@ -293,6 +294,8 @@ class ActiveRequest:
             if isinstance(exc, TimeoutError) and limit.expired():
                 return ApiError(504, "deadline_exceeded", f"no answer within {left_s:.3g} s")
             error = _with_form(_with_default(from_error(exc), self.plan), self.plan)
+            if error.status > 500 and not isinstance(exc, ApiError):  # clients are told less of it
+                _log.warning("the engine failed", extra={"reply_id": self._name, "error": str(exc)[:300]})
             if error.status == 400 and not self.plan.direct:
                 error.param = error.param or "ttc"  # a strategy refuses its parameters before it draws
             if error.status == 500:
@@ -301,9 +304,9 @@ class ActiveRequest:
         return None
 
     async def _fall_back(self, error: ApiError) -> bool:
-        """RequestPlan the request for the model's fallback, where `error` is one it may answer for.
+        """Plan the request for the model's fallback, if it may answer after `error`.
 
-        Of what was set aside it gets what is left; with nothing left there is none.
+        It gets what is left of the reserved tokens; if nothing is left, there is no fallback.
         """
         reason, request, left = reason_of(error), fallback_request(self.plan), self._ticket.left
         if reason is None or request is None or self._answering or request.model in self._tried:
@@ -372,11 +375,11 @@ class ActiveRequest:
 
     @property
     def _tried(self) -> set[str]:
-        """The models that were asked, the one that is asked now included."""
+        """The models that were tried, the current one included."""
         return {attempt.plan.model.name for attempt in self._attempts}
 
     def finished(self) -> RequestRecord:
-        """What is recorded of this request."""
+        """The record of this request for metrics."""
         report = {} if self._done is None else self._done.ttc
         alike = [report] * len(self._ended)  # of an upstream server all choices are told of together
         thoughts = [choice["thinking"] for choice in report.get("choices", alike)] if report else []
@@ -450,7 +453,7 @@ def check_presets(config: ServeConfig, scorers: Mapping[str, Sequence[str]]) -> 
 
 
 UNSAID = "low"
-"""The level of a request that says nothing of effort or budget."""
+"""The level of a request with neither effort nor budget."""
 HARD = ("high", "xhigh", "max")
 
 
@@ -495,7 +498,7 @@ def _target(level: str, catalogue: Catalogue, config: ServeConfig) -> str:
 
 
 def reason_of(error: BaseException) -> str | None:
-    """Why a fallback may answer in place of what raised `error`; None when it may not."""
+    """Why a fallback may answer instead of what raised `error`; None if it may not."""
     if isinstance(error, OutOfBudget):
         return "out_of_budget"
     if isinstance(error, ApiError):

@@ -1,14 +1,14 @@
 """Quotas that several server processes share, in Redis: each decision is one script there, so no two overlap.
 
-The environment's TTC_SERVE_REDIS names the server (redis://HOST:6379/0). Redis's clock counts the minute. What a
-process that died had set aside is given back once its longest request would have ended. Cost: one round trip before a
-request of a key with limits, one behind its back when it ends, which is all for a key without. Where Redis does not
-answer, requests of keys with limits are refused with 503: a limit that nobody counts is none. What such a request may
-have set aside all the same, and what ended meanwhile, is settled once Redis answers again: every script may run twice.
-What a key uses counts for every process that bounds it, also where this one does not: behind its back, and lost where
-Redis does not answer then. Only a process that bounds its tokens sets any aside.
+The environment's TTC_SERVE_REDIS names the server (redis://HOST:6379/0). Redis's clock counts the minute. Tokens that a
+process had reserved when it died are given back once its longest request would have ended. Cost: one round trip before
+a request of a key with limits, and one in the background when it ends; a key without limits needs only the latter. If
+Redis does not answer, requests of keys with limits are refused with 503, since nobody could count them. What such a
+request may have reserved all the same, and requests that ended meanwhile, are settled once Redis answers again: every
+script may run twice. Use counts against every process's limit on a key, also if this process has none: in the
+background, and lost if Redis does not answer then. Only a process with a limit on tokens reserves any.
 A server that became a replica is left at once, so that the address may lead to the new primary; a node of a cluster
-leads to the others. Where Redis's clock went back, what it dated later counts from now.
+leads to the others. If Redis's clock went back, what it dated later counts from now.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class RedisQuotas:
     """Implements `Quotas` over one Redis server."""
 
     def __init__(self, client: Any, held_s: float) -> None:
-        """`client` is a `redis.asyncio.Redis`; after `held_s` seconds nothing that was set aside can still run."""
+        """`client` is a `redis.asyncio.Redis`; after `held_s` seconds nothing that was reserved can still run."""
         self._client, self._held_s = client, held_s
         scripts = map(client.register_script, (_TAKE, _SETTLE, _FORGET, _COUNT))
         self._take, self._settle, self._forget, self._count = scripts
@@ -146,7 +146,7 @@ class RedisQuotas:
         task = asyncio.ensure_future(self._taken(key, most, least, search))
         try:
             return await asyncio.shield(task)
-        except asyncio.CancelledError:  # what Redis has set aside by then comes back
+        except asyncio.CancelledError:  # what Redis has reserved by then comes back
             task.add_done_callback(self._give_back)
             raise
 
@@ -175,7 +175,7 @@ class RedisQuotas:
         return Reservation(key, name, None if value < 0 else value, search)
 
     def settle(self, reservation: Reservation, spent: int) -> None:
-        """See `Quotas`; goes on behind the caller's back."""
+        """See `Quotas`; runs in the background."""
         key, arguments = reservation.key, [reservation.name, spent]
         if any(_bounds(key)):
             self._go_on(self._insisted(self._settle, key, arguments))
@@ -183,13 +183,13 @@ class RedisQuotas:
             self._go_on(self._counted(key, arguments))
 
     def _go_on(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do `work` behind the caller's back."""
+        """Do `work` in the background."""
         task = asyncio.get_running_loop().create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
     async def close(self) -> None:
-        """See `Quotas`; what Redis does not hear of in time is given back when its time is over."""
+        """See `Quotas`; what Redis is not told in time is given back when the reservation expires."""
         if self._under_way:
             _, late = await asyncio.wait(self._under_way, timeout=WAIT_S)
             for task in late:
@@ -200,7 +200,7 @@ class RedisQuotas:
         await self._client.aclose()
 
     async def _forgotten(self, key: Key, name: str) -> None:
-        """Take back what a request may have set aside; twice, since what Redis had not read yet may come behind."""
+        """Release what a request may have reserved; twice, since Redis may read the reservation late."""
         await self._insisted(self._forget, key, [name])
         await asyncio.sleep(WAIT_S)
         await self._insisted(self._forget, key, [name])
@@ -214,7 +214,7 @@ class RedisQuotas:
             _log.warning("what a key without limits used is not counted", extra=extra)
 
     async def _insisted(self, script: Any, key: Key, arguments: Sequence[Any]) -> None:
-        """Run a script once Redis answers, as long as what was set aside would stand there."""
+        """Run a script once Redis answers, as long as the reservation would stand there."""
         until = time.monotonic() + self._held_s
         while time.monotonic() < until:
             try:
@@ -258,7 +258,7 @@ async def find_quotas(longest_s: float) -> Quotas:
     """The quotas of this process, or those in Redis where the environment names one; a request ends in `longest_s`."""
     url = os.environ.get(ENV)
     if url and not math.isfinite(longest_s):
-        raise ConfigError(f"limits.request_timeout_s must be finite beside {ENV}: what is set aside ends with it")
+        raise ConfigError(f"limits.request_timeout_s must be finite beside {ENV}: reservations end with it")
     return LocalQuotas() if not url else await open_quotas(url, longest_s + MARGIN_S)
 
 

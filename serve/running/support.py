@@ -28,9 +28,9 @@ from ttc.session.thinking import Thinking
 
 DIRECT = "direct"
 FORWARDED_BY = ("direct", "majority")
-"""Strategies that an upstream server can be asked with (see `serve.running.forward`)."""
+"""Strategies that work on whole replies of an upstream server (see `serve.running.forward`)."""
 COUNTED = ("presence_penalty", "frequency_penalty")
-"""Penalties that count the tokens of one request to the engine."""
+"""Penalties that count tokens within one request to the engine."""
 
 
 def check_strategy(request: ServeRequest, offer: ServedStrategy, width: int) -> None:
@@ -81,6 +81,8 @@ def with_extras(
     supported = extras_of(model.engine.capabilities)
     if request.top_logprobs and ("top_logprobs" in supported or not request.echo):  # else read with those of the prompt
         extras["top_logprobs"] = request.top_logprobs
+    if request.logprobs and not model.engine.capabilities.logprobs:
+        raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
     if "top_logprobs" in extras and "top_logprobs" not in supported:
         name = request.top_logprobs_field
         why = f"the engine of model {model.name} reports the log-probability of the sampled token only: send 0"
@@ -98,8 +100,6 @@ def with_extras(
         bool(request.sampling.stop) and bool(model.engine.capabilities.think_close) and control.template is not False
     )
     _check_counted(extras, offer, control, apart=apart)
-    if request.logprobs and not model.engine.capabilities.logprobs:
-        raise unsupported("logprobs", f"logprobs: the engine of model {model.name} does not honour it; leave it out")
     if request.return_token_ids and not model.engine.capabilities.token_ids:
         raise unsupported("return_token_ids", f"return_token_ids: {model.name} takes no token ids; leave it out")
     if request.echo and request.logprobs and not isinstance(model.engine, LogprobEngine):
@@ -130,7 +130,7 @@ def check_ids(engine: Engine, ids: Collection[int], place: str) -> None:
 
 
 def _check_counted(extras: Collection[str], offer: ServedStrategy, control: Thinking, *, apart: bool) -> None:
-    """Refuse penalties whose counts would start anew within a draw; `apart`: stops part the thought from the answer."""
+    """Refuse penalties whose counts would start anew within a draw; `apart`: thought and answer are two requests."""
     name = next((name for name in COUNTED if name in extras), None)
     if name is None:
         return
@@ -158,7 +158,7 @@ def _or_ignored(name: str) -> str:
 
 
 def left_to_upstream(request: ServeRequest, strategy: str, model: ServedModel) -> ServeRequest:
-    """The request, with its messages to be forwarded where a plain chat is best left to an upstream server."""
+    """The request, with its messages to be forwarded if a plain chat is best left to an upstream server."""
     if not _goes_upstream(request, model):
         return request
     # An engine of messages takes stop strings for steps of a search, and knows no penalties and no levels of effort.
@@ -214,6 +214,6 @@ def check_forward(request: ServeRequest, strategy: str, model: ServedModel) -> N
 
 
 def _check_passed(request: ServeRequest, name: str) -> None:
-    """Refuse what cannot be asked of an upstream server: penalties can, and it answers for them."""
+    """Refuse what cannot be asked of an upstream server; penalties can be, and are its own affair."""
     values = {"top_logprobs": request.top_logprobs, "cache_salt": request.sampling.cache_salt}
     _check_known([field for field, value in values.items() if value], PENALTIES, name)

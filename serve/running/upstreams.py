@@ -1,13 +1,14 @@
 """The upstream servers of one model: which one is asked, when another is tried, and what a client is then told.
 
-A conversation has a home: requests that begin with the same words go to one server, whose cache then knows them. A
-server that fails rests (`ttc.engines.shared.balance`) and is asked for its models every few seconds until it answers.
-Another one is tried where a failure may pass and nothing of the reply has been shown; with one server, it is asked a
-second time. A server that is silent before its first byte, or between two, for too long counts as failed.
+Requests that begin with the same turns go to one server, whose prefix cache then holds them. A server that fails gets
+no requests (`ttc.engines.shared.balance`) and is asked for its models every few seconds until it answers. If a failure
+may pass and nothing of the reply has been sent, another server is tried; a single server is asked a second time. A
+server that is silent for too long, before its first byte or between two, counts as failed.
 
-What is told: 429 with the server's own Retry-After when all are busy, 503 when none answers, 504 when they are silent,
-502 when one refuses our own key or does not know its model, which is the operator's fault and is said in the log. No
-address leaves this server. Cost: a request is sent at most once to every server, and once more to the last one.
+A client gets 429 with the server's own Retry-After if all are busy, 503 if none answers, 504 if they are silent, 502 if
+one refuses our key or does not know its model, which is the operator's fault and stands in the log. No address leaves
+this server. Cost: a request is sent at most once to every server, and once more to the last one; a request over a kept
+connection that the server has just closed is sent again at once and does not count.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _log = logging.getLogger("serve")
 PAUSE_S = 0.2
-"""Before the only server is asked again."""
+"""Seconds before the only server is asked again."""
+MAX_STALE = 100
+"""So many kept connections may turn out to be closed before one counts as a failure of the server."""
 SLACK = 0.05
 """By how much of itself a gap may be longer: the clock is not set anew for every word of a fast server."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds that a server may be silent: before its first byte, and between two."""
+    """How many seconds a server may be silent: before its first byte, and between two."""
 
     first_s: float = 120.0
     gap_s: float = 30.0
@@ -66,12 +69,12 @@ class Upstreams:
 
     @property
     def retried(self) -> Retried:
-        """What was sent again, by the engine too."""
+        """Requests that were sent again, those of the engine included."""
         return self._balancer.retried
 
     @property
     def num_healthy(self) -> int:
-        """Servers that have not failed since they last answered."""
+        """How many servers have not failed since they last answered."""
         return sum(not server.failures for server in self._balancer.servers)
 
     def __len__(self) -> int:
@@ -90,17 +93,20 @@ class Upstreams:
         Raises:
             ApiError: no server could answer, or the one that did refuses.
         """
-        tried, failures, url = 0, set[str](), ""
+        tried, stale, failures, url = 0, 0, set[str](), ""
         busy: Transient | None = None
         while True:
-            tried += 1
             avoid = failures if len(failures) < len(self) else failures - {url}
             try:
                 with self._balancer.lease(home, avoid) as url:
                     return await self._attempt(url, path, body, read)
             except Transient as failure:
-                if not failure.is_of_connection:
-                    failures.add(url)
+                if failure.is_of_connection and stale < MAX_STALE:
+                    stale += 1
+                    self.retried.add(failure)
+                    continue
+                tried += 1
+                failures.add(url)
                 _log.warning("an upstream server failed", extra={"attempt": tried, "error": str(failure)[:300]})
                 busy = _sooner(busy, failure)
                 again = self._again(tried, failure) and not shown()
@@ -173,7 +179,7 @@ def home_of(messages: Sequence[Any]) -> str:
 
 
 def misconfigured() -> ApiError:
-    """What a client hears of a fault that is the operator's."""
+    """What a client is told about a fault of the operator's."""
     return ApiError(
         502, "upstream_misconfigured", "the upstream server refuses this server: its operator must look into it"
     )
@@ -200,4 +206,7 @@ def _told(failure: Transient) -> ApiError:
         return ApiError(429, "upstream_busy", "the upstream servers are busy", retry_after_s=wait_s)
     if _silent(failure):
         return ApiError(504, "engine_timeout", "the upstream server was silent for too long")
-    return ApiError(503, "engine_unavailable", "no upstream server could answer", retry_after_s=failure.retry_after_s)
+    last = "" if failure.status is None else f": the last one asked answered with status {failure.status}"
+    return ApiError(
+        503, "engine_unavailable", f"no upstream server could answer{last}", retry_after_s=failure.retry_after_s
+    )

@@ -1,4 +1,4 @@
-"""One choice of one request, as it is watched: its session, its engine, and how its search stands.
+"""One choice of one request while it runs: its session, its engine, and the progress of its search.
 
 The session passes its events on as they happen. The engine gives fair shares, hands tokens on while they are sampled
 and notes cache hits; strategies and thinking control run unchanged on top of it, so a streamed answer is the same
@@ -103,16 +103,16 @@ class WatchedSession(Session):
         return prompt
 
     def room(self, prompt: Prompt) -> int | None:
-        """What is left of the cap on the ids of a draw."""
+        """How many more ids a draw may have."""
         return None if self._max_ids is None else self._max_ids - len(prompt.generated_ids)
 
     def note(self, kind: str, path: tuple[int, ...], **data: object) -> None:
-        """Add an event to the trace, and tell the listener."""
+        """Add an event to the trace and pass it to the listener."""
         super().note(kind, path, **data)
         self._listen(Event(kind, path, data))
 
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
-        """Remember all that was drawn."""
+        """Record what was drawn."""
         super().record(prompt, completions)
         for completion in completions:
             self._drawn.setdefault(completion.path, []).append(DrawnPiece(prompt, completion))
@@ -230,7 +230,7 @@ class _Node:
 
 
 class Board:
-    """Collects the events of one search and says from time to time how it stands."""
+    """Collects the events of one search and reports its progress from time to time."""
 
     def __init__(
         self, level: ProgressLevel, tell: Callable[[dict[str, Any]], None], interval_s: float, *, show: bool
@@ -244,7 +244,7 @@ class Board:
         self._tokens = 0
 
     def take(self, event: Event) -> None:
-        """Note an event; tell when it is time."""
+        """Record an event; report when the interval has passed."""
         if self._level == "off":
             return
         self._note(event)
@@ -253,7 +253,7 @@ class Board:
             self._report(now)
 
     def finish(self, answer: Answer) -> None:
-        """Take over how each candidate ended, and tell what is left."""
+        """Record how each candidate ended, and report what was not reported yet."""
         if self._level == "off":
             return
         for candidate in answer.candidates:

@@ -146,6 +146,28 @@ def test_errors_of_the_toolkit_lose_their_folders() -> None:
     assert from_error(ValueError("/secret")).message == "an error of the server itself; its log says more"
 
 
+@pytest.mark.parametrize("raw", [b"", b" \n"])
+def test_an_empty_body_is_called_empty(raw: bytes) -> None:
+    with pytest.raises(ApiError, match="the body is empty: send a JSON object"):
+        parse_json(raw)
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (
+            "http://gpu-7:8000/v1 cannot be reached: Cannot connect to host gpu-7:8000 ssl:default "
+            "[Connect call failed ('10.1.2.3', 8000)] (gave up after 6 attempts)",
+            "the upstream server cannot be reached (gave up after 6 attempts)",
+        ),
+        ("gpu-7:8000 closed a kept connection: [Errno 104] peer", "the upstream server closed a kept connection"),
+        ("https://gpu-7/v1 was silent for 5 s", "the upstream server was silent for 5 s"),
+    ],
+)
+def test_no_address_of_a_server_that_is_gone_reaches_a_client(words: str, shown: str) -> None:
+    assert from_error(EngineError(words)).message == shown
+
+
 def test_the_wait_that_an_upstream_server_asks_for_is_told_with_a_failure_of_its_own_as_with_a_busy_one() -> None:
     for error, status in ((EngineError("answered 503: starting"), 503), (EngineBusy("answered 429: slow"), 429)):
         error.retry_after_s = 7.0

@@ -340,6 +340,21 @@ def test_an_upstream_that_takes_ids_and_holds_no_grammar_is_asked_for_tools_in_m
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "thinking_budget")
 
 
+def test_an_upstream_that_takes_ids_as_vllm_does_is_asked_with_penalties_and_biases() -> None:
+    asked: Any = {"presence_penalty": 0.5, "repetition_penalty": 1.1, "logit_bias": {"7": -100}}
+    with OpenAIServer(embedded_, Behaviour(max_model_len=2048)) as behind_:
+        engine = openai(base_url=behind_.url, tokenizer=TEACHER)
+        door = open_forward(spec(engine_params={"base_url": behind_.url}), engine)
+        with running(dataclasses.replace(served(engine), forward=door)) as server:
+            for search in ({}, {"strategy": "majority", "n": 2}):
+                assert server.ask(chat("12+30*2", thinking_budget=0, ttc=search, **asked)).status_code == 200
+                assert behind_.requests[-1] | asked == behind_.requests[-1]
+            assert server.ask(chat("12+30*2", max_tokens=8)).status_code == 200
+            assert not {"presence_penalty", "logit_bias"} & behind_.requests[-1].keys()
+            refused = server.ask(chat("12+30*2", logit_bias={"70000000": 1}))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "logit_bias")
+
+
 def test_an_upstream_server_that_answers_in_place_of_a_model_is_asked_with_its_tools() -> None:
     slow = served(embedded_(), "slow", fallback="m", fallback_after_s=1e-4)
     with upstream(script) as found:
@@ -390,7 +405,7 @@ class WithoutIds(ScriptedEngine):
 
     @property
     def capabilities(self) -> Capabilities:
-        return dataclasses.replace(super().capabilities, token_ids=False)
+        return dataclasses.replace(super().capabilities, token_ids=False, logprobs=False)
 
 
 def test_a_server_that_takes_messages_only_is_asked_for_all_that_was_asked() -> None:
@@ -541,3 +556,9 @@ def test_the_operators_level_of_effort_is_that_of_chats_that_say_nothing_and_are
         for fields in ({}, {"tools": TOOLS}, {"reasoning_effort": "high"}, {"enable_thinking": True}):
             assert server.ask(chat("q", **fields)).status_code == 200
     assert [asked.get("reasoning_effort") for asked in found.asked] == ["low", "low", "high", "medium"]
+
+
+def test_who_is_told_no_log_probabilities_at_all_is_not_first_sent_to_ask_for_fewer() -> None:
+    with running(served(WithoutIds(replies({"hi": ["hello"]})))) as server:
+        refused = server.ask(chat(logprobs=True, top_logprobs=2)).json()["error"]
+    assert (refused["param"], refused["message"].endswith("leave it out")) == ("logprobs", True)

@@ -220,7 +220,7 @@ def test_a_second_server_answers_in_place_of_one_that_fails_before_its_first_wor
 
 
 def test_a_server_that_closes_its_kept_connections_at_any_moment_costs_no_reply_and_takes_no_rest() -> None:
-    moments = (k / 10_000 for k in range(1000))
+    moments = iter([k / 10_000 for k in range(1000)])  # of a list: threads share it
 
     def closes(wire: Wire) -> None:
         well(wire)
@@ -229,6 +229,18 @@ def test_a_server_that_closes_its_kept_connections_at_any_moment_costs_no_reply_
     with faulty(garbage) as bad, faulty(closes) as good, gateway(bad, good) as server:
         assert {server.ask(chat(f"question {i}")).status_code for i in range(60)} == {200}
         assert len(bad.asked) <= 1 and len(good.asked) == 60
+
+
+def test_kept_connections_that_a_server_has_closed_cost_no_reply_however_many_there_are() -> None:
+    def closes_when_asked_again(wire: Wire) -> None:
+        well(wire)
+        wire.connection.recv(1)
+
+    with faulty(closes_when_asked_again) as good, gateway(good) as server:
+        vote = chat(stop=["never"], ttc={"strategy": "majority", "n": 5})
+        assert server.ask(vote).status_code == 200
+        assert server.ask(chat()).status_code == 200
+        assert len(good.asked) == 6
 
 
 def breaks_once(play: Play) -> Play:

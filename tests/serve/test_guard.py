@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import http.client
 import json
@@ -14,10 +15,12 @@ import traceback
 
 import pytest
 
+from serve.http.guard import check_neighbour
 from serve.http.log import JsonLines
-from serve.operator.config import load_config
+from serve.operator.config import HttpSettings, load_config
 from serve.operator.keys import KeyLimits, find_key, key_from_secret
 from serve.operator.metrics import RequestRecord, RequestSpan, SpentRecord, end_tracing
+from serve.requests.errors import ApiError
 from tests.serve.running import chat, running, scripted, served
 from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import chunks_of
@@ -316,3 +319,20 @@ def test_metrics_say_how_long_draws_waited_what_each_key_spent_and_the_gaps_of_s
         assert f'ttc_key_tokens_total{{key="alice",model="m",strategy="{strategy}"}} {num_tokens}' in text
     assert 'ttc_inter_token_latency_seconds_count{model="m",strategy="direct"} ' in text
     assert 'ttc_inter_token_latency_seconds_count{model="m",strategy="majority"}' not in text
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "passes"),
+    [
+        ("127.0.0.1", b"evil.example", False),
+        ("::ffff:127.0.0.1", b"evil.example", False),
+        ("::ffff:127.0.0.1", b"localhost:8000", True),
+        ("::ffff:10.0.0.7", b"desk.lan", True),
+    ],
+)
+def test_a_page_of_elsewhere_reaches_this_machine_no_more_over_a_socket_for_both_kinds_of_address(
+    server: str, host: bytes, passes: bool
+) -> None:
+    scope = {"server": (server, 8000), "headers": [(b"host", host)]}
+    with contextlib.nullcontext() if passes else pytest.raises(ApiError, match="host"):
+        check_neighbour(scope, HttpSettings())

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -32,6 +33,8 @@ from tests.serve.slow import GatedEngine, SlowEngine, until
 from tests.serve.streams import chunks_of
 from ttc.core import Message, Prompt
 from ttc.engines.embedded.engine import EmbeddedEngine, embedded
+from ttc.engines.scripted import ScriptedEngine, replies
+from ttc.errors import EngineError
 
 
 def leave(server: Running, body: dict[str, object], after_s: float) -> None:
@@ -263,6 +266,35 @@ def test_the_command_serves_the_packaged_model_and_a_second_signal_ends_it_clean
     assert [end["message"] for end in ends] == ["shutting down", "stopped"] and ends[0]["running"] == 1
     assert (line["status"], line["model"], line["strategy"]) == (200, "nano-teacher", "direct")
     assert "12+30*2" not in logged
+
+
+def test_new_keys_asked_for_while_the_models_load_are_read_once_the_server_listens(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text("[models.m]\nengine = 'simulated'\n[keys.alice]\nenv = 'ALICE_KEY'\n")
+    command = [sys.executable, "-m", "ttc", "serve", "--port", "0", "--config", str(path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ALICE_KEY": "alice-secret"}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stderr is not None
+    try:
+        messages = (json.loads(line)["message"] for line in process.stderr)
+        assert next(messages).startswith("loading")
+        process.send_signal(signal.SIGHUP)
+        assert {next(messages), next(messages)} > {"keys were read again"}
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+def test_why_an_engine_failed_stands_in_the_log_and_its_address_in_no_reply(caplog: pytest.LogCaptureFixture) -> None:
+    class Gone(ScriptedEngine):
+        async def generate(self, *_: Any) -> Any:
+            raise EngineError("http://gpu-7:8000/v1 cannot be reached: Cannot connect to host gpu-7:8000")
+
+    with caplog.at_level("WARNING", "serve"), running(served(Gone(replies({})))) as server:
+        response = server.ask(chat())
+    assert response.status_code == 503 and "gpu-7" not in response.text
+    assert any("gpu-7:8000" in getattr(record, "error", "") for record in caplog.records)
 
 
 def test_a_client_that_reads_nothing_is_let_go() -> None:

@@ -259,6 +259,8 @@ def test_an_unknown_model_is_a_404_with_the_nearest(server: Running) -> None:
 
 
 FIXES: list[tuple[dict[str, Any], str]] = [
+    ({"messages": [{"role": "user", "content": "x"}]}, "model is required (GET /v1/models lists the names)"),
+    (chat(logprobs=True, top_logprobs=2), "the log-probability of the sampled token only: send 0"),
     (chat(logit_bias={"5": 1}), "http.ignore"),
     (chat(verbosity="high"), "say in a message how long"),
     (chat(cache_salt="mine"), "leave it out"),

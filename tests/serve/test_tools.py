@@ -703,7 +703,11 @@ def test_a_choice_is_checked_against_the_tools() -> None:
     tools = read_tools(TOOLS)
     assert read_choice(None, tools) == (tools, "auto", None)
     assert read_choice({"type": "function", "function": {"name": "heat"}}, tools) == (tools, "required", "heat")
-    for wrong in ("sometimes", {"type": "function", "function": "heat"}, {"function": ["heat"]}, {"name": 3}, {}):
+    allowed = {"type": "allowed_tools", "mode": "auto"}
+    assert read_choice({**allowed, "tools": [{"name": "cool"}]}, tools) == (tools[1:], "auto", None)
+    malformed = [{**allowed, "tools": names} for names in ("heat", [], ["heat"], [{"name": ["heat"]}], [None])]
+    others = ({"type": "function", "function": "heat"}, {"function": ["heat"]}, {"name": 3}, {})
+    for wrong in ("sometimes", *others, *malformed):
         with pytest.raises(ApiError, match="heat, cool"):
             read_choice(wrong, tools)
 

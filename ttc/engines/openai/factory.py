@@ -144,7 +144,7 @@ def _engine(
     """The engine for the most capable dialect of the endpoint."""
     from ttc.engines.openai.chat import ChatDialect, PlainDialect
     from ttc.engines.openai.engine import RemoteEngine, RemoteTokenEngine
-    from ttc.engines.openai.ids import IdsDialect, ScoringEngine
+    from ttc.engines.openai.ids import IdsDialect, ScoringEngine, extras_of_ids
     from ttc.engines.openai.wire import EXTRA_SETTINGS
 
     if local is None:
@@ -164,8 +164,8 @@ def _engine(
             eos_ids=text.eos_ids,
             handover=text.handover,
         )
-        if features.grammars:
-            capabilities = with_extra(capabilities, "grammar")
+        for name in (*(("grammar",) if features.grammars else ()), *extras_of_ids(features)):
+            capabilities = with_extra(capabilities, name)
         make = ScoringEngine if features.scores else RemoteTokenEngine
         return make(IdsDialect(text, features, capabilities.max_context), features, capabilities, connection, text)
     dialect = PlainDialect(text, features) if features.text else ChatDialect(features, text)

@@ -78,8 +78,11 @@ class IdsDialect:
             fields |= {"return_tokens": True, "stop": [*sampling.stop, *markers], "preserved_tokens": markers}
         if self._features.logprobs and sampling.logprobs:
             fields["logprobs"] = num_logprobs(self._features)
-        if isinstance(sampling, ExtraSampling) and sampling.grammar is not None:
-            fields["structured_outputs"] = {"grammar": sampling.grammar}
+        if isinstance(sampling, ExtraSampling):
+            fields |= {} if sampling.grammar is None else {"structured_outputs": {"grammar": sampling.grammar}}
+            extras = extras_of_ids(self._features)
+            fields |= {name: getattr(sampling, name) for name in _COUNTED if name in extras}
+            fields |= {"logit_bias": dict(sampling.logit_bias)} if sampling.logit_bias else {}
         return fields
 
     def reader(self, prompt: Prompt, sampling: Sampling) -> IdsReader:
@@ -87,6 +90,16 @@ class IdsDialect:
         text = self._text
         rule = StopRule(sampling.stop, sampling.stop_token_ids, text.eos_ids, (), text.decode)
         return IdsReader(rule, sampling, text.eos_ids, text.decode, self._features.logprobs and sampling.logprobs)
+
+
+def extras_of_ids(features: Features) -> tuple[str, ...]:
+    """What such a server honours of `ttc.core.ExtraSampling` beside a grammar, and a repetition penalty."""
+    if not features.extras:
+        return ()
+    return ("repetition_penalty",) if features.llama else ("repetition_penalty", *_COUNTED, "logit_bias")
+
+
+_COUNTED = ("presence_penalty", "frequency_penalty")
 
 
 def num_logprobs(features: Features) -> int:

@@ -67,7 +67,7 @@ async def reply_to(session: ClientSession, method: str, url: str, **options: Any
     kept: list[bool] = []
     try:
         return await session.request(method, url, trace_request_ctx=kept, **options)
-    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
+    except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError) as exc:
         if not kept:
             raise
         place = urllib.parse.urlsplit(url).netloc
