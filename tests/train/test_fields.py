@@ -31,7 +31,7 @@ def test_text_is_parsed_by_the_type_of_a_shared_field_and_comes_as_one_value() -
     stage = make_stage("sft", **SFT, held_out_limit="7", lora="2", lora_alpha="none", health={})
     assert isinstance(stage.course, FitFields)
     assert (stage.course.steps, stage.course.save_every, stage.course.health) == (3, 100, {})
-    assert (stage.limit, stage.build.lora, stage.build.lora_alpha) == (7, 2, None)
+    assert (stage.measured.held_out_limit, stage.build.lora, stage.build.lora_alpha) == (7, 2, None)
 
 
 def test_a_shared_field_is_missed_and_misspelt_by_its_own_name() -> None:

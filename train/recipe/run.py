@@ -143,7 +143,7 @@ def _run_stage(stage: Stage, setting: Setting) -> StageResult:
 
 
 def _drop_checkpoints(folder: Path) -> None:
-    """Delete the checkpoints of a finished stage: several times the size of its model, and nothing resumes from them."""
+    """Delete the checkpoints of a finished stage, which take several times the room of its model."""
     for place in (folder / name for name in _CHECKPOINTS):
         if place.is_dir():
             shutil.rmtree(place)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from evals.task import Item, Task
+from evals.task import Task
 from train.base.checkpoint import newest_whole
 from train.base.health import check_finite
 from train.base.models import load_model, save_tokenizer, turn_tokenizer
@@ -47,15 +47,13 @@ from train.examples.examples import (
 )
 from train.examples.imitation import probabilities, ranked_right
 from train.examples.pairs import PAIR_FIELDS, PER_PROBLEM, PairSource, Preferred
-from train.measure.measure import EXACT, check_engine, gains, task_gains
+from train.measure.measure import TaskFields, gains
 from train.offline.epochs import FitFields
-from train.registries import make_task
 from train.reward_models.reward_models import CLASSIFIER, RewardEnsemble, check_kind_of_head, load_reward_model
 from train.stages.reward_model import ranked_right as rewards_right
 from train.stages.reward_model import whole_pairs
 from ttc.concurrent import StopRequest
 from ttc.config.recipes import overrides
-from ttc.config.values import at_least
 from ttc.durable import replace_text, replaced_folder, seal
 from ttc.engines.shared.compute import attention_options
 from ttc.engines.shared.text import Text
@@ -183,10 +181,8 @@ def trl(
     rows: int = 32,
     per_problem: int | None = PER_PROBLEM,
     held_out_share: float = 0.1,
-    held_out: str | None = None,
-    held_out_limit: int = 128,
-    engine: str = EXACT,
     save_every: int = 100,
+    measured: TaskFields,
     options: tuple[str, ...] = (),
 ) -> Stage:
     """Train with TRL.
@@ -200,23 +196,19 @@ def trl(
         rows: rows per update and device.
         per_problem: most rows of one problem's rollouts; None is all.
         held_out_share: share of prompts that are held out and measured.
-        held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
-        held_out_limit: most problems of that task.
-        engine: engine that answers it, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         save_every: steps between checkpoints.
+        measured: see `TaskFields`.
         options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
     """
     source = PairSource.of("trl", data, rollouts, per_problem)
     if not 0 < held_out_share < 1:
         raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
-    at_least("trl", 1, held_out_limit=held_out_limit)
     for text in options:
         if "=" not in text:
             raise ConfigError(f"trl: options: write KEY=VALUE with a field of TRL's configuration, got {text!r}")
     course = FitFields(steps=steps, lr=lr, rows=rows, held_out_share=held_out_share, save_every=save_every)
-    task = None if held_out is None else make_task(held_out)
     fields = {key: _value(text) for key, text in overrides(options).items()}
-    return _Trl(method, source, course, task, held_out_limit, engine, fields)
+    return _Trl(method, source, course, measured, fields)
 
 
 def _value(text: str) -> Any:
@@ -231,15 +223,13 @@ class _Trl:
     method: Method
     source: PairSource
     course: FitFields
-    task: Task | None
-    limit: int
-    engine: str
+    measured: TaskFields
     options: Mapping[str, Any]
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`; TRL must be there, and its configuration must have the options."""
         check_model("trl", has_model)
-        check_engine(self.engine)
+        self.measured.check()
         check_file("trl", self.source.data)
         self._check_rows(late=False)
         _check_options(self.method, self.options)
@@ -251,13 +241,10 @@ class _Trl:
 
     def _check_rows(self, late: bool) -> None:
         names = (FIELDS if self.method == "sft" else PAIR_FIELDS) - {"weight"}
-        check_rows("trl", self.source.data, names, self._held_out(), late=late)
-
-    def _held_out(self) -> Sequence[Item]:
-        return [] if self.task is None else self.task.items(self.limit, 0)
+        check_rows("trl", self.source.data, names, self.measured.items(), late=late)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        return {} if self.task is None else {"held_out": (self.task, self.limit)}
+        return self.measured.tasks()
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("trl", setting)
@@ -266,7 +253,7 @@ class _Trl:
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
         sides = [side for row in rows for side in _sides(row)]
         if self.source.rollouts is not None:
-            check_prompts("trl", self.source.rollouts, sides, Text(source), self._held_out())
+            check_prompts("trl", self.source.rollouts, sides, Text(source), self.measured.items())
         within_context("trl", sides, source)
         train, held_out = parted("trl", rows, self.course.held_out_share, setting)
         folder = setting.folder / ("reward_model" if self.method == "reward" else "model")
@@ -279,9 +266,7 @@ class _Trl:
         numbers = {**last, **gains(name, before, after, setting.seed, keys, smooth=name == "likelihood")}
         if self.method == "reward":
             return StageResult(pass_through(setting), numbers)
-        if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
-        return StageResult(str(folder), numbers)
+        return StageResult(str(folder), numbers | self.measured.gains(source, folder, setting))
 
     def train(self, rows: Sequence[Any], source: Path, target: Path, setting: Setting) -> dict[str, float]:
         """Train on `rows`, from the newest whole checkpoint if there is one, and save into `target`; last metrics."""
