@@ -4,8 +4,8 @@ Updates are pure functions of (weights, optimiser, rollouts), so an update is re
 it, or from the start where none was kept, by repeating the updates in between: no engine, no verifier, no sampling. On
 the run's CPU, with its build of torch and number of threads, the loss equals the logged one bit for bit, and a
 difference means that code, data or weights have changed. On another device numbers differ by rounding, which grows with
-every update, so differences are reported one by one and summarised in the last line. Cost: one update per repeated step.
-Left out: runs in which a rule changed the rate or rolled back since that checkpoint.
+every update, so differences are reported one by one and summarised in the last line. Cost: one update per repeated
+step. Left out: runs in which a rule changed the rate or rolled back since that checkpoint.
 
 A rollout holds its target and its text, so another verifier, or another version of it, can judge it without a model or
 an engine. Shaping parts are computed again from the stage's fields; learnt rewards stay as logged. Cost: one verdict a
