@@ -5,6 +5,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -226,3 +228,25 @@ def test_a_signal_ends_trls_training_with_a_checkpoint_and_it_goes_on_from_there
     stage.train(rows, cipher_model, tmp_path / "model", place)
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert steps[:4] == [1, 2, 3, 4]
+
+
+@pytest.mark.long
+def test_two_processes_train_through_trl_on_half_of_the_rows_each_as_one_does_on_all(cipher_model, tmp_path):
+    rows = "".join(json.dumps({"prompt": f"s{n} +1", "completion": f"s{n + 1}"}) + "\n" for n in range(9))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    weights = {}
+    for processes in (1, 2):
+        recipe, out = tmp_path / f"{processes}.toml", tmp_path / f"run{processes}"
+        recipe.write_text(
+            f'[[stage]]\nkind = "trl"\nmethod = "sft"\ndata = "{tmp_path / "rows.jsonl"}"\nsteps = 2\nlr = 1e-3\n'
+            f"rows = {4 // processes}\n"
+        )
+        words = ["--model", str(cipher_model), "--seed", "1", "--out", str(out), "--processes", str(processes)]
+        command = [sys.executable, "-m", "ttc", "train", "run", str(recipe), *words]
+        subprocess.run(command, capture_output=True, check=True, timeout=120)
+        weights[processes] = load_model(out / "model", "cpu").state_dict()
+        assert len((out / "1-trl" / "metrics.jsonl").read_text().splitlines()) == 2
+    start = load_model(cipher_model, "cpu").state_dict()
+    for name, alone in weights[1].items():
+        assert (alone - weights[2][name]).abs().max() < 1e-5
+    assert any((alone - start[name]).abs().max() > 1e-4 for name, alone in weights[1].items())

@@ -4,7 +4,8 @@ The rows, what is held out and how it is measured are those of the stages `sft` 
 TRL's, with its checkpoints. A reward model is written to `reward_model`, and the policy passes through. TRL 1.16
 (Apache-2.0, the extra `train`) brings FSDP, DeepSpeed and PEFT to these four. It is given token ids, not text, so what
 is trained on is what was sampled (TRL's DPO and KTO would tokenise again; their data set is set after they are made,
-which leaves their loss and collator untouched). Everything else of TRL's configuration can be set by name. Left out:
+which leaves their loss and collator untouched). Everything else of TRL's configuration can be set by name. With several
+processes all of them train, each on `rows` rows of an update; the first one writes and measures. Left out:
 health rules, which TRL's loop does not support; weights of rows, which its losses do not take; TRL's online trainers,
 which cannot use our engines, and its experimental ones, which come and go.
 """
@@ -17,7 +18,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from evals.task import Task
 from train.base.checkpoint import newest_whole
@@ -34,6 +35,7 @@ from train.base.stage import (
     pass_through,
     rollouts_path,
 )
+from train.base.world import World
 from train.examples.examples import (
     FIELDS,
     Example,
@@ -96,7 +98,7 @@ def _import() -> tuple[Any, Any]:
     return trl, datasets
 
 
-def _sealing(stop: StopRequest) -> Any:
+def _sealing(stop: StopRequest, world: World) -> Any:
     """A callback that seals every checkpoint once it is on the disk: TRL writes them in their place, file by file.
 
     It also ends a run whose loss or gradient is not finite: TRL itself logs the loss before it instead, and goes on.
@@ -106,10 +108,12 @@ def _sealing(stop: StopRequest) -> Any:
 
     class Sealing(TrainerCallback):  # type: ignore[misc]
         def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+            world.wait()  # every process writes its own random state
+            if world.main:
+                seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if stop.asked:
+            if world.any(stop.asked):
                 control.should_save = control.should_training_stop = True
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
@@ -226,6 +230,8 @@ class _Trl:
     measured: TaskFields
     options: Mapping[str, Any]
 
+    distributed: ClassVar[bool] = True
+
     def check(self, has_model: bool) -> None:
         """See `Stage.check`; TRL must be there, and its configuration must have the options."""
         check_model("trl", has_model)
@@ -258,6 +264,8 @@ class _Trl:
         train, held_out = parted("trl", rows, self.course.held_out_share, setting)
         folder = setting.folder / ("reward_model" if self.method == "reward" else "model")
         last = self.train(train, source, folder, setting)
+        if not setting.world.main:
+            return StageResult(str(folder), last)
         pad_id = int(tokenizer.pad_token_id)
         kind = METHODS[self.method]
         before, after = (kind.measure(path, held_out, pad_id, setting.device) for path in (source, folder))
@@ -279,12 +287,16 @@ class _Trl:
             processing_class=tokenizer,
         )
         trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows))
-        trainer.add_callback(_sealing(setting.stop))
+        world = setting.world
+        trainer.add_callback(_sealing(setting.stop, world))
         last = newest_whole(setting.folder / "trl", _CHECKPOINT, setting.log)
         with setting.stop.heeded():
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
-            if setting.stop.asked:
+            if world.any(setting.stop.asked):
                 raise setting.stop.interrupted(kept(trainer.state.global_step, setting))
+        if not world.main:
+            trainer.save_model(str(target))  # writes nothing, but has its part of weights that are split
+            return {}
         with replaced_folder(target) as fresh:
             trainer.save_model(str(fresh))
             save_tokenizer(tokenizer, fresh)
