@@ -230,6 +230,15 @@ def test_a_signal_ends_trls_training_with_a_checkpoint_and_it_goes_on_from_there
     assert steps[:4] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("method", ["sft", "reward"])
+def test_a_share_of_0_trains_on_every_row_through_trl_and_measures_none(cipher_model, run, tmp_path, method):
+    (tmp_path / "1-sample").symlink_to(run / "1-sample")
+    stage = make_stage("trl", method=method, rollouts="1-sample", steps=1, lr=1e-3, rows=2, held_out_share=0)
+    result = stage.run(setting(tmp_path / "2-trl", cipher_model))
+    assert result.metrics["train_loss"] > 0
+    assert not [name for name in result.metrics if name.startswith(("ranked", "likelihood"))]
+
+
 @pytest.mark.long
 def test_two_processes_train_through_trl_on_half_of_the_rows_each_as_one_does_on_all(cipher_model, tmp_path):
     rows = "".join(json.dumps({"prompt": f"s{n} +1", "completion": f"s{n + 1}"}) + "\n" for n in range(9))

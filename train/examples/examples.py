@@ -400,13 +400,22 @@ T = TypeVar("T", bound=_Keyed)
 
 
 def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tuple[list[T], list[T]]:
-    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError if there is only one prompt."""
+    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError if there is only one prompt.
+
+    A share of 0 holds nothing out.
+    """
+    if not share:
+        setting.log(f"{counted(len(rows), 'row')}, none held out")
+        return list(rows), []
     out = held_apart([row.key for row in rows], share)
     train = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
     held_out = [row for row, is_out in zip(rows, out, strict=True) if is_out]
     if not train or not held_out:
         number = counted(len(rows), "row")
-        raise ConfigError(f"{stage}: {number} of one prompt: none can be held out; give rows of at least two prompts")
+        raise ConfigError(
+            f"{stage}: {number} of one prompt: none can be held out; give rows of at least two prompts, or set "
+            "held_out_share = 0"
+        )
     setting.log(f"{counted(len(train), 'row')}, {len(held_out)} held out")
     return train, held_out
 

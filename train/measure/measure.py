@@ -242,8 +242,10 @@ def gains(
 ) -> dict[str, float]:
     """`NAME_before`, `NAME_after` and `NAME_gain`, each with `_low` and `_high`; the values are shares in [0, 1].
 
-    `smooth` values are likelihoods and the like, without outliers.
+    `smooth` values are likelihoods and the like, without outliers. Empty if nothing was measured.
     """
+    if not before:
+        return {}
     groups = clusters or range(len(before))
     intervals = {
         f"{name}_before": mean_interval(before, groups, seed=seed, smooth=smooth),

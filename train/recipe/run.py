@@ -34,8 +34,8 @@ from ttc.records import LineFile
 
 RUN, LOCK = "run.json", "run.lock"
 CONTENTS = "contents"
-_CHECKPOINTS = ("checkpoints", "trl")
-"""Folders of a stage from which it resumes: of this package's loops, and of TRL's."""
+_CHECKPOINTS = ("checkpoints", "*/checkpoints", "trl")
+"""Folders of a stage from which it resumes: of this package's loops, of the members of an ensemble, and of TRL's."""
 _BY_CONTENT = (CONTENTS, "model")
 
 
@@ -144,9 +144,8 @@ def _run_stage(stage: Stage, setting: Setting) -> StageResult:
 
 def _drop_checkpoints(folder: Path) -> None:
     """Delete the checkpoints of a finished stage, which take several times the room of its model."""
-    for place in (folder / name for name in _CHECKPOINTS):
-        if place.is_dir():
-            shutil.rmtree(place)
+    for place in [place for pattern in _CHECKPOINTS for place in folder.glob(pattern)]:
+        shutil.rmtree(place)
 
 
 def _setting(options: RunOptions, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:

@@ -293,6 +293,8 @@ class _Preference:
         updater = PairUpdater(model, optimiser, train, reference, pad_id, self.loss, self.likelihood, build=self.build)
 
         def evaluate() -> dict[str, float]:
+            if not held_out:
+                return {}
             return {"held_out_accuracy": fmean(ranked_right(model, *sides, pad_id, per_token))}
 
         last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
@@ -325,6 +327,8 @@ class _Preference:
         updater = MarkedUpdater(model, optimiser, train, (sums[0], sums[1]), pad_id, self.loss, self.build)
 
         def evaluate() -> dict[str, float]:
+            if not held_out:
+                return {}
             return {"held_out_accuracy": fmean(moved_right(model, held_out, sums[2], pad_id))}
 
         last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)

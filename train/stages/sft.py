@@ -155,7 +155,7 @@ class _Sft:
             return {name: metrics[name] for name in ("loss", "grad_norm", "entropy", "tokens_learnt")}
 
         def evaluate() -> dict[str, float]:
-            return {"held_out_loss": mean_loss(model, held_out, pad_id)}
+            return {"held_out_loss": mean_loss(model, held_out, pad_id)} if held_out else {}
 
         last, stopped = fit(model, updater.optimiser, len(train), update, evaluate, self.course, setting)
         folder = setting.folder / "model"

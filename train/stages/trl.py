@@ -199,14 +199,12 @@ def trl(
         lr: learning rate.
         rows: rows per update and device.
         per_problem: most rows of one problem's rollouts; None is all.
-        held_out_share: share of prompts that are held out and measured.
+        held_out_share: share of prompts that are held out and measured; 0 trains on all rows and measures none.
         save_every: steps between checkpoints.
         measured: see `TaskFields`.
         options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
     """
     source = PairSource.of("trl", data, rollouts, per_problem)
-    if not 0 < held_out_share < 1:
-        raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
     for text in options:
         if "=" not in text:
             raise ConfigError(f"trl: options: write KEY=VALUE with a field of TRL's configuration, got {text!r}")
@@ -268,10 +266,11 @@ class _Trl:
             return StageResult(str(folder), last)
         pad_id = int(tokenizer.pad_token_id)
         kind = METHODS[self.method]
-        before, after = (kind.measure(path, held_out, pad_id, setting.device) for path in (source, folder))
         name = "ranked" if self.method != "sft" else "likelihood"
-        keys = [row.key for row in held_out]
-        numbers = {**last, **gains(name, before, after, setting.seed, keys, smooth=name == "likelihood")}
+        keys, numbers = [row.key for row in held_out], last
+        if held_out:
+            before, after = (kind.measure(path, held_out, pad_id, setting.device) for path in (source, folder))
+            numbers |= gains(name, before, after, setting.seed, keys, smooth=name == "likelihood")
         if self.method == "reward":
             return StageResult(pass_through(setting), numbers)
         return StageResult(str(folder), numbers | self.measured.gains(source, folder, setting))
