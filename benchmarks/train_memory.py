@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 SIZES = {"20 M": (256, 8), "60 M": (512, 10), "90 M": (640, 12), "135 M": (768, 14)}
-"""Width and layers by name; the heap's share was chosen on earlier runs of all four, so that no plan is too small."""
+"""Width and layers by name; the heap's share was chosen on runs of all four, so that no plan is too small."""
 IDS, ROWS, LENGTH = 32_768, 8, 512
 
 
