@@ -386,5 +386,5 @@ def test_what_cannot_work_is_refused_by_field(cipher_model, tmp_path):
         with pytest.raises(ConfigError, match=message):
             make_stage("preference", **{"steps": 2, "lr": 1e-3, **fields})
     same = write(tmp_path / "pairs.jsonl", [{**ROW, "id": "one"}] * 4)
-    with pytest.raises(ConfigError, match="4 rows of one prompt"):
+    with pytest.raises(ConfigError, match="4 examples of one prompt"):
         make_stage("preference", data=str(same), steps=1, lr=1e-3).run(setting(tmp_path / "p", cipher_model))
