@@ -131,6 +131,8 @@ def _link_start(options: RunOptions) -> None:
 def _run_stage(stage: Stage, setting: Setting) -> StageResult:
     """Run a stage: by all processes if it splits its work, else by the first while the others wait."""
     world, is_split = setting.world, getattr(stage, "distributed", False)
+    if world.size > 1 and not is_split:
+        setting.log(f"{setting.folder.name} is not split: the first of {world.size} processes works, the others wait")
     if world.main or is_split:
         result = stage.run(setting if is_split else replace(setting, world=ALONE))
         if world.main:
