@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 SIZES = {"20 M": (256, 8), "60 M": (512, 10), "90 M": (640, 12), "135 M": (768, 14)}
-"""Width and layers by name; the heap's share was chosen on all but the 90 M."""
+"""Width and layers by name; the heap's share was chosen on runs of all four, so that no plan is too small."""
 IDS, ROWS, LENGTH = 32_768, 8, 512
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; 1 where a figure of the plan is more than 15 % off."""
+    """Print the table; 1 where a plan is below what was measured, or more than a fifth above it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--one", nargs=2, metavar=("SIZE", "CHECKPOINTING"), help="a single row, in this process")
     parser.add_argument("--save", type=Path, help="rows as JSON")
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"| {each['size']} | {each['again']} | {numbers} |")
     if options.save is not None:
         options.save.write_text(json.dumps(rows, indent=1) + "\n")
-    return int(any(abs(each["off"]) > 0.15 for each in rows))
+    return int(any(not 0 <= each["off"] <= 0.2 for each in rows))
 
 
 def child(size: str, again: str) -> dict[str, Any]:

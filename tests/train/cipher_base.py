@@ -114,5 +114,6 @@ def two_updates(folder: Path, model: Path, extra: str = "") -> Path:
         f'[[stage]]\nkind = "grpo"\ntask = "{TASK},split=train"\nheld_out = "{TASK}"\nsteps = 2\nlr = 1e-3\n'
         f"prompts = 8\nn = 4\nheld_out_limit = 4\n{extra}"
     )
-    run_recipe(read_recipe(str(recipe)), RunOptions(folder / "run", 1, model, "cpu", 1), lambda text: None)
+    options = RunOptions(folder / "run", 1, model, "cpu", 1, keep_checkpoints=True)
+    run_recipe(read_recipe(str(recipe)), options, lambda text: None)
     return folder / "run"

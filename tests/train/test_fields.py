@@ -9,6 +9,7 @@ from train.offline.epochs import FitFields
 from train.recipe.recipe import bind_stage
 from train.registries import ADVANTAGES, LOSSES, PREFERENCES, STAGES, make
 from train.stages.sft import sft
+from train.update.terms import Correction
 from ttc.errors import ConfigError
 
 _SPREAD = "group", "batch", "reinforce_pp", "steps"
@@ -31,7 +32,7 @@ def test_text_is_parsed_by_the_type_of_a_shared_field_and_comes_as_one_value() -
     stage = make_stage("sft", **SFT, held_out_limit="7", lora="2", lora_alpha="none", health={})
     assert isinstance(stage.course, FitFields)
     assert (stage.course.steps, stage.course.save_every, stage.course.health) == (3, 100, {})
-    assert (stage.limit, stage.build.lora, stage.build.lora_alpha) == (7, 2, None)
+    assert (stage.measured.held_out_limit, stage.build.lora, stage.build.lora_alpha) == (7, 2, None)
 
 
 def test_a_shared_field_is_missed_and_misspelt_by_its_own_name() -> None:
@@ -86,6 +87,8 @@ def test_a_limit_of_no_problem_is_refused_by_the_name_of_its_field(kind: str, fi
         ("grpo", {"until": 90}),
         ("grpo", {"retire": 0}),
         ("grpo", {"max_staleness": -1}),
+        ("grpo", {"correction_cap": 0.5}),
+        ("grpo", {"correction_cap": "nan"}),
         ("grpo", {"refills": 1, "asynchronous": True}),
         ("sft", {"corpus": "cipher", "corpus_rows": 0}),
         *((kind, {"weight_decay": "inf"}) for kind in ("sft", "preference", "grpo", "on_policy", "prm")),
@@ -192,3 +195,11 @@ def test_a_course_that_cannot_be_is_refused_when_its_stage_is_bound(change: dict
     table = {"kind": "sft", "data": "x.jsonl", "steps": 1, "lr": 1e-3, **change}
     with pytest.raises(ConfigError, match=message):
         bind_stage(table, "recipe, stage 1")
+
+
+def test_a_recipe_sets_how_weights_between_engine_and_trainer_are_bounded() -> None:
+    fields = {name: REQUIRED[name] for name in ("task", "held_out", "steps", "lr")}
+    stage = make_stage("grpo", **fields, correction="sequence", correction_how="mask", correction_cap="5")
+    assert stage.objective.correction == Correction("sequence", "mask", 5.0)
+    with pytest.raises(ConfigError, match="correction_how is read with correction alone"):
+        make_stage("grpo", **fields, correction="none", correction_how="mask")

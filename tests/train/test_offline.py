@@ -5,6 +5,8 @@ import importlib.util
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 
@@ -12,12 +14,13 @@ import pytest
 import torch
 
 from tests.train.cipher_base import TASK, WALKS
+from tests.train.stages import make_stage
 from train.base.models import load_model, turn_tokenizer
 from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
 from train.examples.pairs import Preferred, pairs_of_rollouts
 from train.stages.sample import sample
-from train.stages.trl import METHODS, trl
+from train.stages.trl import METHODS
 from ttc.concurrent import Interrupted, StopRequest
 from ttc.errors import ConfigError, RecordError, UnknownName
 
@@ -41,7 +44,7 @@ def setting(folder, base):
 
 def train(method, rows, folder, base, steps, log=lambda text: None, **more):
     """Train on `rows` with a stage of that method; the last metrics."""
-    stage = trl(method=method, rollouts="x", steps=steps, lr=1e-3, rows=4, **more)
+    stage = make_stage("trl", method=method, rollouts="x", steps=steps, lr=1e-3, rows=4, **more)
     return stage.train(rows, base, folder / "model", dataclasses.replace(setting(folder, base), log=log))
 
 
@@ -116,13 +119,13 @@ def test_weights_of_rows_which_trl_does_not_take_are_refused(tmp_path):
     for method, row in (("sft", {"completion": "5"}), ("dpo", {"chosen": "5", "rejected": "6"})):
         (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "2+3", **row, "weight": 2.0}) + "\n")
         with pytest.raises(RecordError, match="line 1: unknown field 'weight'"):
-            trl(method=method, data=str(tmp_path / "rows.jsonl"), steps=1, lr=1e-3).check(True)
+            make_stage("trl", method=method, data=str(tmp_path / "rows.jsonl"), steps=1, lr=1e-3).check(True)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["sft", "dpo", "kto"])
 def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, method):
-    stage = trl(method=method, rollouts="1-sample", steps=25, lr=1e-3, rows=24, held_out=TASK)
+    stage = make_stage("trl", method=method, rollouts="1-sample", steps=25, lr=1e-3, rows=24, held_out=TASK)
     stage.check(True)
     folder = run / f"2-{method}"
     found = stage.run(setting(folder, cipher_model)).metrics
@@ -136,7 +139,7 @@ def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, met
 
 @pytest.mark.long
 def test_a_reward_model_ranks_held_out_pairs_and_the_policy_passes_through(cipher_model, run):
-    stage = trl(method="reward", rollouts="1-sample", steps=60, lr=2e-3, rows=24, held_out_share=0.4)
+    stage = make_stage("trl", method="reward", rollouts="1-sample", steps=60, lr=2e-3, rows=24, held_out_share=0.4)
     folder = run / "2-reward"
     result = stage.run(setting(folder, cipher_model))
     assert result.metrics["ranked_before"] == 0.5 and result.metrics["ranked_gain_low"] > 0
@@ -173,24 +176,24 @@ def test_options_reach_trls_configuration(cipher_model, run, tmp_path):
 
 def test_what_cannot_work_is_refused_by_field():
     with pytest.raises(UnknownName, match="beta"):
-        trl(method="dpo", rollouts="x", steps=1, lr=1e-3, options=("betta=1",)).check(True)
+        make_stage("trl", method="dpo", rollouts="x", steps=1, lr=1e-3, options=("betta=1",)).check(True)
     with pytest.raises(ConfigError, match="max_steps is set by the stage"):
-        trl(method="dpo", rollouts="x", steps=1, lr=1e-3, options=("max_steps=1",)).check(True)
+        make_stage("trl", method="dpo", rollouts="x", steps=1, lr=1e-3, options=("max_steps=1",)).check(True)
     with pytest.raises(ConfigError, match=r"options: write KEY=VALUE .*got 'beta'"):
-        trl(method="dpo", rollouts="x", steps=1, lr=1e-3, options=("beta",))
+        make_stage("trl", method="dpo", rollouts="x", steps=1, lr=1e-3, options=("beta",))
     with pytest.raises(ConfigError, match="exactly one of data, rollouts"):
-        trl(method="dpo", steps=1, lr=1e-3)
+        make_stage("trl", method="dpo", steps=1, lr=1e-3)
     with pytest.raises(ConfigError, match="lr must be above 0"):
-        trl(method="dpo", rollouts="x", steps=1, lr=0.0)
+        make_stage("trl", method="dpo", rollouts="x", steps=1, lr=0.0)
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo"])
 def test_rollouts_of_held_out_problems_are_refused_before_trl_learns_them(cipher_model, run, tmp_path, method):
     asked = str(run / "1-sample" / "rollouts.jsonl")
     measured = WALKS.replace(",split=train", "")
-    stage = trl(method=method, rollouts=asked, steps=1, lr=1e-3, held_out=measured)
+    stage = make_stage("trl", method=method, rollouts=asked, steps=1, lr=1e-3, held_out=measured)
     sample(task=measured, n=6).run(setting(tmp_path / "1-sample", cipher_model))
-    leaking = trl(method=method, rollouts="1-sample", steps=1, lr=1e-3, held_out=measured)
+    leaking = make_stage("trl", method=method, rollouts="1-sample", steps=1, lr=1e-3, held_out=measured)
     with pytest.raises(ConfigError, match=r"trl: \d+ of the \d+ problems that 1-sample answers are held-out problems"):
         leaking.run(setting(tmp_path / "2-trl", cipher_model))
     assert not (tmp_path / "2-trl" / "model").exists()
@@ -202,7 +205,7 @@ def test_a_signal_ends_trls_training_with_a_checkpoint_and_it_goes_on_from_there
     rows = right_rollouts(run / "1-sample" / "rollouts.jsonl")
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     stop = StopRequest(armed=True)
-    stage = trl(method="sft", rollouts="x", steps=4, lr=1e-3, rows=4)
+    stage = make_stage("trl", method="sft", rollouts="x", steps=4, lr=1e-3, rows=4)
     place = setting(tmp_path, cipher_model)
     timer = threading.Timer(0.0, os.kill, (os.getpid(), signal.SIGTERM))
     heeded = stop.heeded
@@ -225,3 +228,34 @@ def test_a_signal_ends_trls_training_with_a_checkpoint_and_it_goes_on_from_there
     stage.train(rows, cipher_model, tmp_path / "model", place)
     steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert steps[:4] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", ["sft", "reward"])
+def test_a_share_of_0_trains_on_every_row_through_trl_and_measures_none(cipher_model, run, tmp_path, method):
+    (tmp_path / "1-sample").symlink_to(run / "1-sample")
+    stage = make_stage("trl", method=method, rollouts="1-sample", steps=1, lr=1e-3, rows=2, held_out_share=0)
+    result = stage.run(setting(tmp_path / "2-trl", cipher_model))
+    assert result.metrics["train_loss"] > 0
+    assert not [name for name in result.metrics if name.startswith(("ranked", "likelihood"))]
+
+
+@pytest.mark.long
+def test_two_processes_train_through_trl_on_half_of_the_rows_each_as_one_does_on_all(cipher_model, tmp_path):
+    rows = "".join(json.dumps({"prompt": f"s{n} +1", "completion": f"s{n + 1}"}) + "\n" for n in range(9))
+    (tmp_path / "rows.jsonl").write_text(rows)
+    weights = {}
+    for processes in (1, 2):
+        recipe, out = tmp_path / f"{processes}.toml", tmp_path / f"run{processes}"
+        recipe.write_text(
+            f'[[stage]]\nkind = "trl"\nmethod = "sft"\ndata = "{tmp_path / "rows.jsonl"}"\nsteps = 2\nlr = 1e-3\n'
+            f"rows = {4 // processes}\n"
+        )
+        words = ["--model", str(cipher_model), "--seed", "1", "--out", str(out), "--processes", str(processes)]
+        command = [sys.executable, "-m", "ttc", "train", "run", str(recipe), *words]
+        subprocess.run(command, capture_output=True, check=True, timeout=120)
+        weights[processes] = load_model(out / "model", "cpu").state_dict()
+        assert len((out / "1-trl" / "metrics.jsonl").read_text().splitlines()) == 2
+    start = load_model(cipher_model, "cpu").state_dict()
+    for name, alone in weights[1].items():
+        assert (alone - weights[2][name]).abs().max() < 1e-5
+    assert any((alone - start[name]).abs().max() > 1e-4 for name, alone in weights[1].items())

@@ -364,6 +364,16 @@ def test_both_log_probabilities_falling_raises_its_alarm(cipher_model, run):
     assert not any(calm.check({"chosen_falls": -0.1}, step) for step in range(20))
 
 
+@pytest.mark.parametrize("loss", ["dpo", "kto"])
+def test_a_share_of_0_prefers_by_every_row_and_measures_none(cipher_model, tmp_path, loss):
+    marked = [{"prompt": f"s{number}n1=", "completion": f"s{number}", "label": number > 4} for number in range(3, 7)]
+    data = write(tmp_path / "rows.jsonl", [{**ROW, "id": "one"}] if loss == "dpo" else marked)
+    stage = make_stage("preference", data=str(data), loss=loss, steps=2, rows=1, lr=1e-3, held_out_share=0)
+    result = stage.run(setting(tmp_path / "1-preference", cipher_model))
+    assert result.metrics["loss"] > 0
+    assert not [name for name in result.metrics if name.startswith(("held_out", "ranked", "moved"))]
+
+
 def test_what_cannot_work_is_refused_by_field(cipher_model, tmp_path):
     for fields, message in [
         ({}, "exactly one of data, rollouts"),
@@ -371,10 +381,10 @@ def test_what_cannot_work_is_refused_by_field(cipher_model, tmp_path):
         ({"rollouts": "x", "loss": "dpo:beta=0"}, "dpo.beta"),
         ({"rollouts": "x", "likelihood": -1}, "likelihood"),
         ({"rollouts": "x", "per_problem": 0}, "per_problem"),
-        ({"rollouts": "x", "held_out_share": 0.0}, "held_out_share"),
+        ({"rollouts": "x", "held_out_share": -0.1}, "held_out_share"),
     ]:
         with pytest.raises(ConfigError, match=message):
             make_stage("preference", **{"steps": 2, "lr": 1e-3, **fields})
     same = write(tmp_path / "pairs.jsonl", [{**ROW, "id": "one"}] * 4)
-    with pytest.raises(ConfigError, match="4 rows of one prompt"):
+    with pytest.raises(ConfigError, match="4 examples of one prompt"):
         make_stage("preference", data=str(same), steps=1, lr=1e-3).run(setting(tmp_path / "p", cipher_model))

@@ -3,6 +3,7 @@
 import json
 import re
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +46,27 @@ def test_a_recipe_runs_from_nothing_to_a_model_and_resumes_without_doing_anythin
     assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
     again = run_recipe(recipe, options, told.append)
     assert again == first and told[-1].endswith("is done")
+
+
+def test_a_finished_stage_keeps_its_model_and_no_checkpoint_unless_they_are_asked_for(tmp_path):
+    recipe = read_recipe(write(tmp_path, GOOD))
+    for name, keep in (("lean", False), ("kept", True)):
+        options = RunOptions(tmp_path / name, 1, None, "cpu", 1, keep_checkpoints=keep)
+        results = run_recipe(recipe, options, lambda text: None)
+        assert all((Path(result.model) / "model.safetensors").is_file() for result in results)
+        assert (tmp_path / name / "2-grpo" / "checkpoints").exists() is keep
+    # one that was killed between the end of a stage and the deletion is tidied by the next call
+    (tmp_path / "lean" / "2-grpo" / "checkpoints" / "step-000001").mkdir(parents=True)
+    run_recipe(recipe, RunOptions(tmp_path / "lean", 1, None, "cpu", 1), lambda text: None)
+    assert not (tmp_path / "lean" / "2-grpo" / "checkpoints").exists()
+
+
+def test_the_checkpoints_of_a_stage_that_a_health_rule_ended_stay(tmp_path):
+    rule = '[stage.health.all_fail]\naction = "stop"\nthreshold = -1\npatience = 1\n'
+    recipe = read_recipe(write(tmp_path, GOOD + rule))
+    results = run_recipe(recipe, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
+    assert results[-1].stopped.startswith("health rule all_fail")
+    assert any((tmp_path / "run" / "2-grpo" / "checkpoints").iterdir())
 
 
 def test_a_folder_of_another_run_is_refused_and_left_alone(tmp_path):

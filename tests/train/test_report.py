@@ -6,20 +6,30 @@ import importlib.util
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import pytest
 
 from evals.report.lines import Bar, Series, line_chart
 from tests.fresh import heavy_modules_of
 from tests.train.cipher_base import make_base, make_parts
+from train import stages
 from train.base.health import AlarmFile, Health, HealthRule
 from train.base.stage import StageResult, write_result
 from train.report import read_run, render_summary, write_report
-from train.report.page import PANELS
+from train.report.page import PANELS, STEMS
 from train.rl.loop import LoopPlan, learn
 from ttc.cli.cli import main
 from ttc.errors import ConfigError, RecordError
 from ttc.records import LineFile
+
+STAGES = Path(stages.__file__).parent
+
+
+def test_whatever_a_stage_measures_before_and_after_has_words_in_the_summary():
+    measured = {name for path in STAGES.glob("*.py") for name in re.findall(r'gains\("(\w+)"', path.read_text())}
+    assert {"moved", "good", "agreement", "likelihood"} <= measured and measured <= STEMS.keys()
+
 
 ALWAYS = HealthRule(
     "always", "length", "above", 0.0, 2, "warn", "every <rollout> has a length", offending=lambda r: True

@@ -195,3 +195,9 @@ def test_a_thought_that_stands_apart_in_a_turn_is_learnt_as_one_at_its_head(tmp_
     named = written(tmp_path, [{"talk": rows[1]["messages"]}], "named.jsonl")
     (other,) = read_examples(Path(f"{named}:messages=talk"), text, END)
     assert other.token_ids == first.token_ids
+
+
+def test_a_file_that_is_one_json_list_is_said_to_be_one(tmp_path: Path, text) -> None:
+    path = written(tmp_path, [[{"prompt": "a", "completion": "b"}]])
+    with pytest.raises(RecordError, match="line 1: a JSON list, not an object; write one row a line"):
+        read_examples(path, text, END)

@@ -235,6 +235,21 @@ def test_an_update_of_more_rows_than_there_are_says_that_it_repeats_some(base, t
         assert (f"rows={rows}, but the data has only 4 rows: an update repeats some" in lines) is says
 
 
+def test_a_share_of_0_trains_on_every_row_even_of_a_single_one_and_measures_none(base, tmp_path):
+    lines, data = [], write(tmp_path / "one.jsonl", [{"prompt": "s3n1=", "completion": "s4"}])
+    fields = {"data": str(data), "lr": 3e-3, "rows": 1, "warmup": 1, "decay": False}
+    with pytest.raises(ConfigError, match=r"1 example of one prompt: .*set held_out_share = 0"):
+        make_stage("sft", steps=1, **fields).run(setting(tmp_path / "refused", base))
+    stage = make_stage("sft", steps=12, held_out_share=0, **fields)
+    result = stage.run(setting(tmp_path / "1-sft", base, log=lines.append))
+    assert "1 example, none held out" in lines and not [name for name in result.metrics if "likelihood" in name]
+    example = read_examples(data, Text(base), load_model(base, "cpu").config.eos_token_id)
+    (before, _), (after, _) = (
+        completion_sums(load_model(path, "cpu"), example, 0)[0] for path in (base, Path(result.model))
+    )
+    assert after > before + 1
+
+
 def test_what_cannot_work_is_refused_by_field(base, tmp_path):
     for fields, message in [
         ({}, "at least one of data, corpus and rollouts"),

@@ -76,7 +76,12 @@ def test_the_scorer_reads_the_probability_of_the_good_word_behind_the_question(t
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"good": "="}, "three different"), ({"imitation": -1.0}, "imitation"), ({"held_out_share": 1.0}, "in .0, 1")],
+    [
+        ({"good": "="}, "three different"),
+        ({"imitation": -1.0}, "imitation"),
+        ({"held_out_share": 1.0}, "below 1"),
+        ({"held_out_share": 0}, "> 0"),
+    ],
 )
 def test_fields_that_cannot_be_are_refused_by_name(change, message):
     with pytest.raises(ConfigError, match=message):

@@ -14,9 +14,10 @@ import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
 from train.base.models import load_model
+from train.base.stage import Setting, StageResult
 from train.base.world import ALONE, World, without
 from train.recipe.recipe import read_recipe
-from train.recipe.run import RunOptions, run_recipe
+from train.recipe.run import RunOptions, _run_stage, run_recipe
 from train.update.batch import shared
 from ttc.errors import ConfigError, TrainingError
 
@@ -61,6 +62,28 @@ def test_overlapping_rollouts_are_refused_in_several_processes_before_anything_i
     with pytest.raises(ConfigError, match="asynchronous = true is for one learner"):
         run_recipe(read_recipe(str(path)), options, print)
     assert not (tmp_path / "run").exists()
+
+
+class Waiting(World):
+    """Two processes, of which the other one is always there."""
+
+    def wait(self):
+        pass
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_stage_that_one_process_does_alone_says_so(tmp_path, split):
+    class Step:
+        distributed = split
+
+        def run(self, setting):
+            return StageResult(str(tmp_path), {})
+
+    told = []
+    place = Setting(tmp_path, None, 1, "cpu", 1, told.append, Waiting(0, 2))
+    _run_stage(Step(), place)
+    text = f"{tmp_path.name} is not split: the first of 2 processes works, the others wait"
+    assert told == ([] if split else [text])
 
 
 def test_an_option_is_taken_out_of_a_command_line_in_both_its_forms():

@@ -58,6 +58,7 @@ def _add_run(verbs: Any) -> None:
     run.add_argument("--device", default="cpu", help="cpu or cuda")
     run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
     run.add_argument("--processes", type=int, default=1, help="processes that share rollouts and updates")
+    run.add_argument("--keep-checkpoints", action="store_true", help="keep those of finished stages, for replays")
     run.add_argument("--json", action="store_true", help="end stdout with a JSON line per stage, not with the summary")
     _add_settings(run, "STAGE.FIELD", "change a field, also STAGE.health.RULE.FIELD")
     run.set_defaults(run=_run, continues=True)
@@ -191,7 +192,9 @@ def _run(args: argparse.Namespace) -> int:
         world.wait()
         model = args.out / START
     stop = StopRequest(armed=True, apart_s=0.0 if world.size == 1 else HANDED_ON_S)
-    options = RunOptions(args.out, args.seed, model, args.device, args.threads, world, stop)
+    options = RunOptions(
+        args.out, args.seed, model, args.device, args.threads, world, stop, keep_checkpoints=args.keep_checkpoints
+    )
 
     def log(text: str) -> None:
         if world.main:

@@ -132,6 +132,8 @@ _NAMES = ("id", "cluster")
 def _check_fields(row: Any, fields: set[str], where: str) -> None:
     """Raise RecordError for a row that is no object, has another field, no name as its id, or unreadable text."""
     allowed = {"prompt", "messages", "tools", "mode", *_NAMES} | fields
+    if isinstance(row, list):
+        raise RecordError(f"{where}: a JSON list, not an object; write one row a line (JSON lines)")
     if not isinstance(row, dict):
         raise RecordError(f"{where}: not a JSON object")
     for name in row:
@@ -400,14 +402,26 @@ T = TypeVar("T", bound=_Keyed)
 
 
 def parted(stage: str, rows: Sequence[T], share: float, setting: Setting) -> tuple[list[T], list[T]]:
-    """Rows to train on and rows held out, whole prompts at a time; raises ConfigError if there is only one prompt."""
+    """Examples to train on and held-out ones, whole prompts at a time; with a share of 0 none are held out.
+
+    An example is one learnt turn, a pair or a solution; a row of a file may hold several.
+
+    Raises:
+        ConfigError: there is only one prompt.
+    """
+    if not share:
+        setting.log(f"{counted(len(rows), 'example')}, none held out")
+        return list(rows), []
     out = held_apart([row.key for row in rows], share)
     train = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
     held_out = [row for row, is_out in zip(rows, out, strict=True) if is_out]
     if not train or not held_out:
-        number = counted(len(rows), "row")
-        raise ConfigError(f"{stage}: {number} of one prompt: none can be held out; give rows of at least two prompts")
-    setting.log(f"{counted(len(train), 'row')}, {len(held_out)} held out")
+        number = counted(len(rows), "example")
+        raise ConfigError(
+            f"{stage}: {number} of one prompt: none can be held out; give rows of at least two prompts, or, in sft, "
+            "preference and trl, set held_out_share = 0"
+        )
+    setting.log(f"{counted(len(train), 'example')} to train on, {len(held_out)} held out")
     return train, held_out
 
 

@@ -10,21 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from evals.numbers.statistics import Interval, mean_interval, paired_interval
 from evals.task import Item, Task
 from train.base.stage import Setting, last_attempt
-from train.registries import make_verifier
+from train.registries import make_task, make_verifier
 from train.rollouts.rewards import close_verifier, served
 from ttc.answers.kinds import kind_of
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES
 from ttc.config.signatures import bind
+from ttc.config.values import at_least
 from ttc.core import (
     Answer,
     Engine,
@@ -161,6 +163,48 @@ def task_gains(
     return {**greedy, **gains("held_out_sampled", first[1], last[1], setting.seed, groups)}
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskFields:
+    """Fields of a stage on fixed rows that also measures the accuracy on a task, before and after.
+
+    Args:
+        held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
+        held_out_limit: most problems of that task.
+        engine: engine that answers it, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+    """
+
+    held_out: str | None = None
+    held_out_limit: int = 128
+    engine: str = EXACT
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown task, and a limit below 1."""
+        at_least("held_out", 1, held_out_limit=self.held_out_limit)
+        _ = self._task
+
+    @cached_property
+    def _task(self) -> Task | None:
+        return None if self.held_out is None else make_task(self.held_out)
+
+    def check(self) -> None:
+        """Raise ConfigError for an unknown engine or option."""
+        check_engine(self.engine)
+
+    def items(self) -> Sequence[Item]:
+        """The problems of the task: none of them may be trained on."""
+        return [] if self._task is None else self._task.items(self.held_out_limit, 0)
+
+    def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
+        """See `train.base.stage.Asking`."""
+        return {} if self._task is None else {"held_out": (self._task, self.held_out_limit)}
+
+    def gains(self, before: Path, after: Path, setting: Setting) -> dict[str, float]:
+        """`task_gains` between two model folders; empty without a task."""
+        if self._task is None:
+            return {}
+        return task_gains(self._task, self.held_out_limit, before, after, setting, self.engine)
+
+
 def held_out_gains(path: Path, seed: int, steps: int) -> dict[str, float]:
     """`gains` between the first and the last measurement that a loop wrote to `path`, greedy and sampled.
 
@@ -198,8 +242,10 @@ def gains(
 ) -> dict[str, float]:
     """`NAME_before`, `NAME_after` and `NAME_gain`, each with `_low` and `_high`; the values are shares in [0, 1].
 
-    `smooth` values are likelihoods and the like, without outliers.
+    `smooth` values are likelihoods and the like, without outliers. Empty if nothing was measured.
     """
+    if not before:
+        return {}
     groups = clusters or range(len(before))
     intervals = {
         f"{name}_before": mean_interval(before, groups, seed=seed, smooth=smooth),

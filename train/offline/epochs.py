@@ -111,7 +111,7 @@ class FitFields:
         steps: updates.
         lr: highest learning rate.
         rows: examples, pairs or solutions per update.
-        held_out_share: share of prompts that are held out and measured.
+        held_out_share: share of prompts that are held out and measured; 0 trains on all rows and measures none.
         warmup: steps over which the rate rises.
         decay: let the rate fall to 0.
         eval_every: steps between held-out measurements, which are made at both ends too.
@@ -131,8 +131,8 @@ class FitFields:
 
     def __post_init__(self) -> None:
         """Refuse an impossible share, interval, rate or rule."""
-        if not 0 < self.held_out_share < 1:
-            raise ConfigError(f"held_out_share must be in (0, 1), got {self.held_out_share}")
+        if not 0 <= self.held_out_share < 1:
+            raise ConfigError(f"held_out_share must be at least 0 and below 1, got {self.held_out_share}")
         for name in ("steps", "rows", "eval_every", "save_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got {getattr(self, name)}")

@@ -4,8 +4,9 @@ A run folder holds `run.json` (what was asked, and digests of what it is made of
 per stage (`1-pretrain`, `2-grpo`, ..) and `model`, a link to the last stage's model. With other settings, weights,
 files or problems a run is refused, not overwritten; a run that failed before anything was made does not keep its
 folder. While it runs, no other process may run there (`run.lock`). A finished stage is not run again, but its models
-are checked to be unchanged. At the end every stage's model is measured on all held-out tasks, where the recipe asks for
-it (`train.measure.retention`).
+are checked to be unchanged; the checkpoints that it would have resumed from are deleted, unless they are asked for or a
+health rule ended it. At the end every stage's model is measured on all held-out tasks, where the recipe asks for it
+(`train.measure.retention`).
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from ttc.records import LineFile
 
 RUN, LOCK = "run.json", "run.lock"
 CONTENTS = "contents"
+_CHECKPOINTS = ("checkpoints", "*/checkpoints", "trl")
+"""Folders of a stage from which it resumes: of this package's loops, of the members of an ensemble, and of TRL's."""
 _BY_CONTENT = (CONTENTS, "model")
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Where and how a recipe runs."""
+    """Where and how a recipe runs; `keep_checkpoints`: also those of finished stages."""
 
     out: Path
     seed: int
@@ -47,6 +50,7 @@ class RunOptions:
     threads: int
     world: World = ALONE
     stop: StopRequest = field(default_factory=StopRequest)
+    keep_checkpoints: bool = False
 
 
 def run_recipe(recipe: Recipe, options: RunOptions, log: Callable[[str], None]) -> list[StageResult]:
@@ -101,6 +105,8 @@ def _run_stages(recipe: Recipe, options: RunOptions, log: Callable[[str], None])
         if result.stopped.startswith("health rule"):
             log(f"stopped: {result.stopped}")
             break
+        if options.world.main and not options.keep_checkpoints:
+            _drop_checkpoints(folder)
     else:
         if options.world.main:
             replace_link(options.out / "model", Path(results[-1].model))
@@ -125,6 +131,8 @@ def _link_start(options: RunOptions) -> None:
 def _run_stage(stage: Stage, setting: Setting) -> StageResult:
     """Run a stage: by all processes if it splits its work, else by the first while the others wait."""
     world, is_split = setting.world, getattr(stage, "distributed", False)
+    if world.size > 1 and not is_split:
+        setting.log(f"{setting.folder.name} is not split: the first of {world.size} processes works, the others wait")
     if world.main or is_split:
         result = stage.run(setting if is_split else replace(setting, world=ALONE))
         if world.main:
@@ -134,6 +142,12 @@ def _run_stage(stage: Stage, setting: Setting) -> StageResult:
     if outcome is None:
         raise TrainingError(f"{setting.folder.name} has no result; the first process did not finish it")
     return outcome
+
+
+def _drop_checkpoints(folder: Path) -> None:
+    """Delete the checkpoints of a finished stage, which take several times the room of its model."""
+    for place in [place for pattern in _CHECKPOINTS for place in folder.glob(pattern)]:
+        shutil.rmtree(place)
 
 
 def _setting(options: RunOptions, folder: Path, model: Path | None, log: Callable[[str], None]) -> Setting:

@@ -39,7 +39,8 @@ SIZES = frozenset(
      "eval_every", "save_every", "until", "record", "health", "environment", "rows", "held_out_share", "decay", "data",
      "rollouts", "value_lr", "leave_out_above", "verifier_weight", "verifier_s", "judge", "reward_how", "reward_weight",
      "critique_ask", "critique_approves", "critiques", "critique_tokens", "critique_weight",
-     "ptx_rows", "ptx_weight", "kl_estimator", "reference", "per_problem", "max_staleness")
+     "ptx_rows", "ptx_weight", "kl_estimator", "reference", "per_problem", "max_staleness",
+     "correction_how", "correction_cap")
 )  # fmt: skip
 """Fields that say how much and of what, or that belong to the mechanism beside them."""
 
@@ -92,7 +93,11 @@ _FIELDS: Mapping[str, tuple[Level, Callable[[Any], bool], Spec]] = {
     "kl_weight": ("update", bool, {"kl_weight": 0.0, "reference": None, "reference_every": None}),
     "kl_in": ("update", lambda value: value == "reward", {"kl_in": "loss"}),
     "reference_every": ("update", bool, {"reference_every": None}),
-    "correction": ("update", lambda value: value != "none", {"correction": "none"}),
+    "correction": (
+        "update",
+        lambda value: value != "none",
+        {"correction": "none", "correction_how": "truncate", "correction_cap": 2.0},
+    ),
     "mask_truncated": ("update", bool, {"mask_truncated": False}),
     "ptx": ("update", bool, {"ptx": None}),
     "lam": ("update", lambda value: value != 1, {"lam": 1.0}),

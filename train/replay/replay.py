@@ -1,11 +1,11 @@
 """Recompute a recorded update, or judge recorded rollouts again, from a run's files alone.
 
 Updates are pure functions of (weights, optimiser, rollouts), so an update is reached from the nearest checkpoint before
-it, or from the start, by repeating the updates in between: no engine, no verifier, no sampling. On the run's CPU, with
-its build of torch and number of threads, the loss equals the logged one bit for bit, and a difference means that code,
-data or weights have changed. On another device numbers differ by rounding, which grows with every update, so
-differences are reported one by one and summarised in the last line. Cost: one update per repeated step. Left out: runs
-in which a rule changed the rate or rolled back since that checkpoint.
+it, or from the start where none was kept, by repeating the updates in between: no engine, no verifier, no sampling. On
+the run's CPU, with its build of torch and number of threads, the loss equals the logged one bit for bit, and a
+difference means that code, data or weights have changed. On another device numbers differ by rounding, which grows with
+every update, so differences are reported one by one and summarised in the last line. Cost: one update per repeated
+step. Left out: runs in which a rule changed the rate or rolled back since that checkpoint.
 
 A rollout holds its target and its text, so another verifier, or another version of it, can judge it without a model or
 an engine. Shaping parts are computed again from the stage's fields; learnt rewards stay as logged. Cost: one verdict a

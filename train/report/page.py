@@ -39,16 +39,23 @@ SHOWN: Mapping[str, str] = {
     "memory_gb": "memory, GiB",
 }
 
-_STEMS: Mapping[str, str] = {
+STEMS: Mapping[str, str] = {
     "held_out": "held-out accuracy, greedy",
     "held_out_sampled": "held-out accuracy, sampled",
     "likelihood": "probability of held-out tokens",
     "ranked": "held-out pairs ranked right",
     "ranked_mean": "held-out pairs ranked right by the mean",
     "ranked_worst": "held-out pairs ranked right by the worst case",
+    "moved": "held-out completions moved to the side of their label",
+    "good": "answers right, and their revisions",
+    "agreement": "pairs judged as the verifier sees them",
+    "likelihood_teacher": "probability of new examples, teacher",
+    "likelihood_prm": "probability of new examples, reward model",
+    "likelihood_student": "probability of new examples, student",
     "steps_right": "held-out steps judged right",
     "judged_right": "held-out answers judged right",
 }
+"""What stages measure before and after, in words."""
 
 
 def render_summary(run: RunData) -> str:
@@ -113,7 +120,7 @@ def _measured(stage: StageData) -> tuple[str, Interval, Interval] | None:
     if not stems:
         return None
     first, last = (_interval(numbers, f"{stems[0]}_{part}") for part in ("before", "after"))
-    return _STEMS.get(stems[0], stems[0]), first, last
+    return STEMS.get(stems[0], stems[0]), first, last
 
 
 def _gains(stage: StageData) -> list[tuple[str, str, str]]:
@@ -124,7 +131,7 @@ def _gains(stage: StageData) -> list[tuple[str, str, str]]:
         stem, end, _ = name.rpartition("_gain")
         if end and not name.endswith(("_low", "_high")):
             first, last, gain = (_interval(numbers, f"{stem}_{part}") for part in ("before", "after", "gain"))
-            title = f"{_STEMS.get(stem, stem)}, before and after"
+            title = f"{STEMS.get(stem, stem)}, before and after"
             rows.append((title, _rate(first), f"{_rate(last)}, gain {_rate(gain)}"))
     return rows
 

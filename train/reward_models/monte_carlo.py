@@ -1,14 +1,14 @@
-"""Labels of steps without people (`MonteCarlo`): a step is as good as what comes of going on from it.
+"""Label steps without people (`MonteCarlo`): a step is as good as the answers that continue from it.
 
-Math-Shepherd (Wang et al. 2024, arXiv:2312.08935). Solutions are sampled and cut into steps; from behind each step the
-model goes on several times, and the label is the share of right answers (soft), or whether there is any (hard). The
-solution itself counts as one continuation of each of its prefixes, and a whole solution needs none. Continuations go
-where they tell most: in rounds, each round to the prefixes whose success rate is least certain (the variance of its
-Beta posterior), so a prefix that always or never works out costs few.
+Math-Shepherd (Wang et al. 2024, arXiv:2312.08935). Solutions are sampled and cut into steps. The model continues
+several times after each step, and the step's label is the share of these continuations that reach the right answer
+(soft), or whether any does (hard). The solution itself counts as one continuation of each of its prefixes; a whole
+solution needs none. Continuations are drawn in rounds: each round goes to the prefixes whose success rate is least
+certain (the variance of its Beta posterior), so a prefix that always or never succeeds costs few.
 
-What is drawn is kept as it comes (`DrawJournal`): labelling that was interrupted goes on behind the last draw that had
-its verdict, and gives the labels that it would have given. Cost: `continuations` completions per prefix on average.
-Left out: binary search for the first error (OmegaPRM), which labels fewer steps.
+Draws are written to disk as they are judged (`DrawJournal`): an interrupted labelling resumes after the last judged
+draw and gives the same labels. Cost: `continuations` completions per prefix on average. Left out: binary search for the
+first error (OmegaPRM), which labels fewer steps.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from ttc.records import LineFile, decode, encode, iterate
 from ttc.session.session import Session
 
 _UNKNOWN = ("timeout", "limit", "error")
-"""Statuses that say nothing about a prefix."""
+"""Statuses of a verdict that say nothing about a prefix."""
 
 
 @dataclass(slots=True)
 class Tried:
-    """What became of one prefix: continuations judged right, judged at all, and drawn."""
+    """The continuations of one prefix: how many were right, judged, and drawn."""
 
     right: int = 0
     judged: int = 0
@@ -52,7 +52,7 @@ Place: TypeAlias = tuple[str | int, ...]
 
 
 class DrawJournal:
-    """What was drawn for labels, on disk: a line per place, with what came of it. Open for one process."""
+    """The draws of a labelling on disk: a line per place, with its verdicts. One process has it open at a time."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, and read what an earlier process wrote; raises RecordError for a broken line."""
@@ -60,11 +60,11 @@ class DrawJournal:
         self._lines: dict[str, Any] = {json.dumps(row["place"]): row["outcome"] for _, row in iterate(path)}
 
     def earlier(self, place: Place) -> Any:
-        """What came of a place, or None."""
+        """What an earlier process wrote for a place; None if nothing."""
         return self._lines.get(json.dumps(place))
 
     def add(self, place: Place, outcome: object) -> None:
-        """Keep what came of a place."""
+        """Write the outcome of a place."""
         self._file.write({"place": place, "outcome": outcome}, sync=False)
 
     def __enter__(self) -> Self:
@@ -78,7 +78,7 @@ class DrawJournal:
 
 @dataclass(slots=True)
 class _Solution:
-    """A sampled solution on its way to a row: its path, where its steps end, and what became of each."""
+    """A sampled solution that is being labelled: its path, where its steps end, and the continuations of each."""
 
     item: Item
     session: Session
@@ -154,7 +154,7 @@ class MonteCarlo:
         return pairs
 
     async def _continue(self, solution: _Solution, index: int, num: int) -> None:
-        """Draw `num` more continuations from behind step `index`."""
+        """Draw `num` more continuations after step `index`."""
         tried = solution.tried[index]
         draws = range(tried.drawn, tried.drawn + num)
         place: Place = (solution.item.problem.id, *solution.path.path, index, draws.start, draws.stop)
@@ -169,7 +169,7 @@ class MonteCarlo:
         tried.right += sum(map(int, known))
 
     async def _drawn(self, solution: _Solution, index: int, draws: range) -> list[float | None]:
-        """The verdicts of continuations from behind step `index`."""
+        """The verdicts of continuations after step `index`."""
         ids = (solution.path.token_ids or ())[len(solution.root.token_ids or ()) : solution.reads[index] + 1]
         prefix = solution.root.extend(ids, self.engine.decode(ids))
         prefix = replace(prefix, path=(*solution.path.path, index))
@@ -177,7 +177,7 @@ class MonteCarlo:
         completions = await solution.session.generate(prefix, draws, sampling=left)
         verdicts = await self._judge(solution.session, prefix, completions, solution.item.target)
         for completion in completions:
-            solution.session.prune(completion.path)  # nobody goes on from it: the engine need not keep it
+            solution.session.prune(completion.path)  # nothing continues it, so the engine need not keep it
         return verdicts
 
     async def _judge(
@@ -204,8 +204,8 @@ class MonteCarlo:
 def most_uncertain(states: Sequence[Tried], num: int, size: int, hard: bool) -> list[tuple[int, int]]:
     """The next `num` chunks of `size` draws: (place, draws) of each prefix that gets any, the least certain first.
 
-    A prefix that was given a chunk becomes more certain by it before the next is given; ties go to the first. With
-    `hard` labels a prefix from which a right answer was found is decided.
+    A prefix counts as more certain once it has a chunk; ties go to the first. With `hard` labels, a prefix is decided
+    as soon as one continuation is right.
     """
     heap = [(-state.variance(), place) for place, state in enumerate(states) if not (hard and state.right)]
     heapq.heapify(heap)

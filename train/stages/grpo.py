@@ -44,6 +44,8 @@ def grpo(
     epochs: int = 1,
     minibatches: int = 1,
     correction: Literal["token", "sequence", "none"] = "token",
+    correction_how: Literal["truncate", "mask"] = "truncate",
+    correction_cap: float = 2.0,
     rewards: RewardFields,
     partial_credit: bool = False,
     process_reward: str | None = None,
@@ -69,7 +71,10 @@ def grpo(
         normaliser: token, sequence, constant or rollout.
         epochs: passes over each batch.
         minibatches: optimiser steps per pass.
-        correction: level at which engine and trainer mismatch is corrected.
+        correction: importance weights for what the sampling engine computes otherwise than the trainer, of each token,
+            of each sequence, or none.
+        correction_how: truncate a weight above the cap to it, or mask what lies outside of [1 / cap, cap].
+        correction_cap: the cap, at least 1.
         rewards: see `RewardFields`.
         partial_credit: take the verifier's score instead of right or wrong.
         process_reward: a stage prm of this run, such as 2-prm, or its folder: what steps are worth to advantage steps.
@@ -88,6 +93,9 @@ def grpo(
     rewards.check("grpo")
     at_least("grpo", 1, epochs=epochs, minibatches=minibatches, retire=retire)
     at_least("grpo", 0, leave_out_above=leave_out_above, refills=refills, max_staleness=max_staleness)
+    at_least("grpo", 1, correction_cap=correction_cap)
+    truncates, usual = correction_how == "truncate", correction_cap == 2.0
+    read_with("grpo", "correction", correction != "none", correction_how=not truncates, correction_cap=not usual)
     read_with("grpo", "leave_out", leave_out, leave_out_above=leave_out_above != 0)
     if branch_every is not None:
         at_least("grpo", 1, branch_every=branch_every)
@@ -118,7 +126,7 @@ def grpo(
         loop=learn_async if asynchronous else learn,
         objective=Objective(
             make(LOSSES, loss), compare, normaliser, rollouts.cap(problems),
-            Correction(level=correction), rewards.kl_weight, kl_estimator,
+            Correction(correction, correction_how, correction_cap), rewards.kl_weight, kl_estimator,
         ),
         strategy=_drawn(rollouts.n, branch_every) if strategy is None else make_strategy(strategy),
         passes=(epochs, minibatches),

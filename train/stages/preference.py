@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from evals.task import Item, Task
+from evals.task import Task
 from train.base.models import load_model, save_adapter, save_model, turn_tokenizer
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
@@ -49,10 +49,10 @@ from train.examples.pairs import (
     each_loss,
     ranking_of,
 )
-from train.measure.measure import EXACT, check_engine, gains, task_gains
+from train.measure.measure import TaskFields, gains
 from train.offline.epochs import FitFields, fit
 from train.offline.labels import MarkedUpdater, is_marked, moved_right, read_marked
-from train.registries import PREFERENCES, make, make_task
+from train.registries import PREFERENCES, make
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
 from ttc.config.recipes import parse_spec
@@ -217,9 +217,7 @@ def preference(
     loss: str = "dpo",
     likelihood: float = 0.0,
     per_problem: int | None = PER_PROBLEM,
-    held_out: str | None = None,
-    held_out_limit: int = 128,
-    engine: str = EXACT,
+    measured: TaskFields,
     course: _Course,
     build: Build,
 ) -> Stage:
@@ -232,9 +230,7 @@ def preference(
         loss: NAME or NAME:KEY=VALUE,... of train/preferences.
         likelihood: weight of the chosen completion's own cross-entropy per token, against both falling.
         per_problem: most pairs of one problem's rollouts; None is all.
-        held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
-        held_out_limit: most problems of that task.
-        engine: engine that answers it, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+        measured: see `TaskFields`.
         course: see `FitFields`.
         build: see `Build`; rows of a pass are whole pairs, and weights are not split over processes here.
     """
@@ -243,10 +239,7 @@ def preference(
     pairs = PairSource.of("preference", data, rollouts, per_problem)
     at_least("preference", 0, likelihood=likelihood)
     finite("preference", likelihood=likelihood)
-    at_least("preference", 1, held_out_limit=held_out_limit)
-    task = None if held_out is None else make_task(held_out)
-    make_loss = make(PREFERENCES, loss)
-    return _Preference(pairs, make_loss, _on_single(loss), likelihood, course, task, held_out_limit, engine, build)
+    return _Preference(pairs, make(PREFERENCES, loss), _on_single(loss), likelihood, measured, course, build)
 
 
 def _on_single(spec: str) -> bool:
@@ -261,26 +254,21 @@ class _Preference:
     loss: Any
     on_single: bool
     likelihood: float
+    measured: TaskFields
     course: FitFields
-    task: Task | None
-    limit: int
-    engine: str
     build: Build
 
     def check(self, has_model: bool) -> None:
         check_model("preference", has_model)
-        check_engine(self.engine)
+        self.measured.check()
         check_file("preference", self.source.data)
         self._check_rows(late=False)
 
     def _check_rows(self, late: bool) -> None:
-        check_rows("preference", self.source.data, {*FIELDS, *PAIR_FIELDS, "label"}, self._held_out(), late=late)
-
-    def _held_out(self) -> Sequence[Item]:
-        return [] if self.task is None else self.task.items(self.limit, 0)
+        check_rows("preference", self.source.data, {*FIELDS, *PAIR_FIELDS, "label"}, self.measured.items(), late=late)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        return {} if self.task is None else {"held_out": (self.task, self.limit)}
+        return self.measured.tasks()
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("preference", setting)
@@ -291,10 +279,10 @@ class _Preference:
         pairs = self.source.load(setting, source, int(tokenizer.eos_token_id))
         if self.source.rollouts is not None:
             answered = (pair.chosen for pair in pairs)
-            check_prompts("preference", self.source.rollouts, answered, Text(source), self._held_out())
+            check_prompts("preference", self.source.rollouts, answered, Text(source), self.measured.items())
         within_context("preference", (side for pair in pairs for side in (pair.chosen, pair.rejected)), source)
         train, held_out = parted("preference", pairs, self.course.held_out_share, setting)
-        held_out = held_out[: 4 * self.limit]
+        held_out = held_out[: 4 * self.measured.held_out_limit]
         pad_id = int(tokenizer.pad_token_id)
         reference = self._reference(setting, source, train, pad_id)  # its model is gone before the one that is trained
         model = self.build.load(source, setting.device, setting.seed)
@@ -305,6 +293,8 @@ class _Preference:
         updater = PairUpdater(model, optimiser, train, reference, pad_id, self.loss, self.likelihood, build=self.build)
 
         def evaluate() -> dict[str, float]:
+            if not held_out:
+                return {}
             return {"held_out_accuracy": fmean(ranked_right(model, *sides, pad_id, per_token))}
 
         last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
@@ -314,9 +304,7 @@ class _Preference:
         keys = [pair.key for pair in held_out]
         after = ranked_right(model, *sides, pad_id, per_token)
         numbers = {**last, **gains("ranked", before, after, setting.seed, keys)}
-        if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
-        return StageResult(str(folder), numbers, stopped)
+        return StageResult(str(folder), numbers | self.measured.gains(source, folder, setting), stopped)
 
     def _marked(self, setting: Setting, source: Path, data: Path) -> StageResult:
         """Learn from single completions with a label."""
@@ -339,6 +327,8 @@ class _Preference:
         updater = MarkedUpdater(model, optimiser, train, (sums[0], sums[1]), pad_id, self.loss, self.build)
 
         def evaluate() -> dict[str, float]:
+            if not held_out:
+                return {}
             return {"held_out_accuracy": fmean(moved_right(model, held_out, sums[2], pad_id))}
 
         last, stopped = fit(model, optimiser, len(train), updater.step, evaluate, self.course, setting)
@@ -348,9 +338,7 @@ class _Preference:
         after = moved_right(model, held_out, sums[2], pad_id)
         keys = [row.key for row in held_out]
         numbers = {**last, **gains("moved", [0.5] * len(after), after, setting.seed, keys)}
-        if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
-        return StageResult(str(folder), numbers, stopped)
+        return StageResult(str(folder), numbers | self.measured.gains(source, folder, setting), stopped)
 
     def _reference(self, setting: Setting, source: Path, pairs: Sequence[Preferred], pad_id: int) -> Reference:
         sides = [*(pair.chosen for pair in pairs), *(pair.rejected for pair in pairs)]

@@ -31,7 +31,7 @@ from train.reward_models.reward_models import STEP_LABELS, check_kind_of_head, s
 from train.reward_models.step_model import Form, StepModel, StepRow, Steps, new_step_model
 from train.update.update import Build
 from ttc import seeds
-from ttc.config.values import at_least, counted
+from ttc.config.values import above, at_least, counted
 from ttc.core import Sampling
 from ttc.durable import replace_text
 from ttc.engines.shared.shape import read_config, supported
@@ -86,6 +86,7 @@ def prm(
     files = [None if file is None else Path(file).expanduser() for file in (data, measured)]
     words = None if good is None or bad is None else (good, bad)
     problems, labels = None if task is None else make_task(task), (n, continuations, rounds, hard)
+    above("prm", 0, held_out_share=course.held_out_share)  # whether it learnt to judge shows there alone
     return _Prm(files[0], problems, step_delimiter, limit, labels, form, words, files[1], engine, course, build)
 
 

@@ -38,7 +38,7 @@ from train.reward_models.reward_models import (
 )
 from train.update.update import Build
 from ttc import seeds
-from ttc.config.values import at_least, finite
+from ttc.config.values import above, at_least, finite
 from ttc.errors import ConfigError
 
 
@@ -69,6 +69,7 @@ def reward_model(
     finite("reward_model", centre=centre)
     if build.shard:
         raise ConfigError("reward_model: one process trains it; leave shard out")
+    above("reward_model", 0, held_out_share=course.held_out_share)  # whether it learnt to judge shows there alone
     return _RewardModel(pairs, members, centre, course, build)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from evals.task import Item, Task
+from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
 from train.base.models import save_adapter, save_model, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, read_with, rollouts_path
@@ -34,9 +34,9 @@ from train.examples.examples import (
 )
 from train.examples.imitation import imitation_batch, mean_loss, probabilities
 from train.losses.ppo import ppo
-from train.measure.measure import EXACT, check_engine, gains, task_gains
+from train.measure.measure import TaskFields, gains
 from train.offline.epochs import FitFields, fit
-from train.registries import make, make_task
+from train.registries import make
 from train.update.batch import Normaliser
 from train.update.update import Build, Objective, Updater
 from ttc.config.values import at_least
@@ -62,11 +62,9 @@ def sft(
     per_problem: int | None = None,
     shortest: bool = False,
     corpus_rows: int = _CORPUS_ROWS,
-    held_out: str | None = None,
-    held_out_limit: int = 128,
-    engine: str = EXACT,
     normaliser: Normaliser = "token",
     packed: int = 0,
+    measured: TaskFields,
     course: _Course,
     build: Build,
 ) -> Stage:
@@ -80,11 +78,9 @@ def sft(
         per_problem: most right rollouts per problem; None is all.
         shortest: take the shortest of them first.
         corpus_rows: texts drawn from a corpus.
-        held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
-        held_out_limit: most problems of that task.
-        engine: engine that answers it, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
         normaliser: token, or sequence for the mean of each completion first.
         packed: pack rows end to end into rows of this many tokens, which do not attend to each other; 0 pads instead.
+        measured: see `TaskFields`.
         course: see `FitFields`.
         build: see `Build`.
     """
@@ -93,7 +89,7 @@ def sft(
     read_with("sft", "rollouts", rollouts, per_problem=per_problem is not None, shortest=shortest)
     read_with("sft", "per_problem", per_problem, shortest=shortest)
     read_with("sft", "corpus", corpus, corpus_rows=corpus_rows != _CORPUS_ROWS)
-    at_least("sft", 1, per_problem=per_problem, held_out_limit=held_out_limit, corpus_rows=corpus_rows)
+    at_least("sft", 1, per_problem=per_problem, corpus_rows=corpus_rows)
     at_least("sft", 0, packed=packed)
     return _Sft(
         data=None if data is None else Path(data).expanduser(),
@@ -101,9 +97,7 @@ def sft(
         rollouts=rollouts,
         picked=(per_problem, shortest, corpus_rows),
         course=course,
-        task=None if held_out is None else make_task(held_out),
-        limit=held_out_limit,
-        engine=engine,
+        measured=measured,
         normaliser=normaliser,
         packed=packed,
         build=build,
@@ -117,9 +111,7 @@ class _Sft:
     rollouts: str | None
     picked: tuple[int | None, bool, int]
     course: FitFields
-    task: Task | None
-    limit: int
-    engine: str
+    measured: TaskFields
     normaliser: Normaliser
     packed: int
     build: Build
@@ -128,18 +120,15 @@ class _Sft:
 
     def check(self, has_model: bool) -> None:
         check_model("sft", has_model)
-        check_engine(self.engine)
+        self.measured.check()
         check_file("sft", self.data)
         self._check_rows(late=False)
 
     def _check_rows(self, late: bool) -> None:
-        check_rows("sft", self.data, FIELDS, self._held_out(), late=late)
-
-    def _held_out(self) -> Sequence[Item]:
-        return [] if self.task is None else self.task.items(self.limit, 0)
+        check_rows("sft", self.data, FIELDS, self.measured.items(), late=late)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        return {} if self.task is None else {"held_out": (self.task, self.limit)}
+        return self.measured.tasks()
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("sft", setting)
@@ -148,7 +137,7 @@ class _Sft:
         examples = self._examples(setting, source, int(tokenizer.eos_token_id))
         within_context("sft", examples, source)
         train, held_out = parted("sft", examples, self.course.held_out_share, setting)
-        held_out = held_out[: self.limit]
+        held_out = held_out[: self.measured.held_out_limit]
         model = self.build.load(source, setting.device, setting.seed, setting.world)
         pad_id = int(tokenizer.pad_token_id)
         before = probabilities(model, held_out, pad_id)
@@ -166,7 +155,7 @@ class _Sft:
             return {name: metrics[name] for name in ("loss", "grad_norm", "entropy", "tokens_learnt")}
 
         def evaluate() -> dict[str, float]:
-            return {"held_out_loss": mean_loss(model, held_out, pad_id)}
+            return {"held_out_loss": mean_loss(model, held_out, pad_id)} if held_out else {}
 
         last, stopped = fit(model, updater.optimiser, len(train), update, evaluate, self.course, setting)
         folder = setting.folder / "model"
@@ -177,9 +166,7 @@ class _Sft:
             return StageResult(str(folder), last, stopped)
         keys = [example.key for example in held_out]
         numbers = {**last, **gains("likelihood", before, after, setting.seed, keys, smooth=True)}
-        if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
-        return StageResult(str(folder), numbers, stopped)
+        return StageResult(str(folder), numbers | self.measured.gains(source, folder, setting), stopped)
 
     def _examples(self, setting: Setting, source: Path, end: int) -> list[Example]:
         per_problem, shortest, corpus_rows = self.picked
@@ -189,7 +176,7 @@ class _Sft:
         if self.rollouts is not None:
             path, alone = rollouts_path(self.rollouts, setting), self.data is None and self.corpus is None
             right = right_rollouts(path, most=per_problem, shortest=shortest, needed=alone)
-            check_prompts("sft", self.rollouts, right, Text(source), self._held_out())
+            check_prompts("sft", self.rollouts, right, Text(source), self.measured.items())
             if not right:
                 setting.log(f"{self.rollouts} has no correct, finished rollout: only the other rows are used")
             examples += right

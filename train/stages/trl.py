@@ -4,7 +4,8 @@ The rows, what is held out and how it is measured are those of the stages `sft` 
 TRL's, with its checkpoints. A reward model is written to `reward_model`, and the policy passes through. TRL 1.16
 (Apache-2.0, the extra `train`) brings FSDP, DeepSpeed and PEFT to these four. It is given token ids, not text, so what
 is trained on is what was sampled (TRL's DPO and KTO would tokenise again; their data set is set after they are made,
-which leaves their loss and collator untouched). Everything else of TRL's configuration can be set by name. Left out:
+which leaves their loss and collator untouched). Everything else of TRL's configuration can be set by name. With several
+processes all of them train, each on `rows` rows of an update; the first one writes and measures. Left out:
 health rules, which TRL's loop does not support; weights of rows, which its losses do not take; TRL's online trainers,
 which cannot use our engines, and its experimental ones, which come and go.
 """
@@ -17,9 +18,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from evals.task import Item, Task
+from evals.task import Task
 from train.base.checkpoint import newest_whole
 from train.base.health import check_finite
 from train.base.models import load_model, save_tokenizer, turn_tokenizer
@@ -34,6 +35,7 @@ from train.base.stage import (
     pass_through,
     rollouts_path,
 )
+from train.base.world import World
 from train.examples.examples import (
     FIELDS,
     Example,
@@ -47,15 +49,13 @@ from train.examples.examples import (
 )
 from train.examples.imitation import probabilities, ranked_right
 from train.examples.pairs import PAIR_FIELDS, PER_PROBLEM, PairSource, Preferred
-from train.measure.measure import EXACT, check_engine, gains, task_gains
+from train.measure.measure import TaskFields, gains
 from train.offline.epochs import FitFields
-from train.registries import make_task
 from train.reward_models.reward_models import CLASSIFIER, RewardEnsemble, check_kind_of_head, load_reward_model
 from train.stages.reward_model import ranked_right as rewards_right
 from train.stages.reward_model import whole_pairs
 from ttc.concurrent import StopRequest
 from ttc.config.recipes import overrides
-from ttc.config.values import at_least
 from ttc.durable import replace_text, replaced_folder, seal
 from ttc.engines.shared.compute import attention_options
 from ttc.engines.shared.text import Text
@@ -98,7 +98,7 @@ def _import() -> tuple[Any, Any]:
     return trl, datasets
 
 
-def _sealing(stop: StopRequest) -> Any:
+def _sealing(stop: StopRequest, world: World) -> Any:
     """A callback that seals every checkpoint once it is on the disk: TRL writes them in their place, file by file.
 
     It also ends a run whose loss or gradient is not finite: TRL itself logs the loss before it instead, and goes on.
@@ -108,10 +108,12 @@ def _sealing(stop: StopRequest) -> Any:
 
     class Sealing(TrainerCallback):  # type: ignore[misc]
         def on_save(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
+            world.wait()  # every process writes its own random state
+            if world.main:
+                seal(Path(args.output_dir, f"checkpoint-{state.global_step}"))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **given: Any) -> None:
-            if stop.asked:
+            if world.any(stop.asked):
                 control.should_save = control.should_training_stop = True
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Mapping[str, Any], **given: Any) -> None:
@@ -183,10 +185,8 @@ def trl(
     rows: int = 32,
     per_problem: int | None = PER_PROBLEM,
     held_out_share: float = 0.1,
-    held_out: str | None = None,
-    held_out_limit: int = 128,
-    engine: str = EXACT,
     save_every: int = 100,
+    measured: TaskFields,
     options: tuple[str, ...] = (),
 ) -> Stage:
     """Train with TRL.
@@ -199,24 +199,18 @@ def trl(
         lr: learning rate.
         rows: rows per update and device.
         per_problem: most rows of one problem's rollouts; None is all.
-        held_out_share: share of prompts that are held out and measured.
-        held_out: also measure the accuracy on this task, NAME or NAME:KEY=VALUE,...
-        held_out_limit: most problems of that task.
-        engine: engine that answers it, NAME or NAME:KEY=VALUE,...: in this process, or servers (vllm:base_url=...).
+        held_out_share: share of prompts that are held out and measured; 0 trains on all rows and measures none.
         save_every: steps between checkpoints.
+        measured: see `TaskFields`.
         options: further fields of TRL's configuration, each KEY=VALUE with the value as JSON or text.
     """
     source = PairSource.of("trl", data, rollouts, per_problem)
-    if not 0 < held_out_share < 1:
-        raise ConfigError(f"trl: held_out_share must be in (0, 1), got {held_out_share}")
-    at_least("trl", 1, held_out_limit=held_out_limit)
     for text in options:
         if "=" not in text:
             raise ConfigError(f"trl: options: write KEY=VALUE with a field of TRL's configuration, got {text!r}")
     course = FitFields(steps=steps, lr=lr, rows=rows, held_out_share=held_out_share, save_every=save_every)
-    task = None if held_out is None else make_task(held_out)
     fields = {key: _value(text) for key, text in overrides(options).items()}
-    return _Trl(method, source, course, task, held_out_limit, engine, fields)
+    return _Trl(method, source, course, measured, fields)
 
 
 def _value(text: str) -> Any:
@@ -231,15 +225,15 @@ class _Trl:
     method: Method
     source: PairSource
     course: FitFields
-    task: Task | None
-    limit: int
-    engine: str
+    measured: TaskFields
     options: Mapping[str, Any]
+
+    distributed: ClassVar[bool] = True
 
     def check(self, has_model: bool) -> None:
         """See `Stage.check`; TRL must be there, and its configuration must have the options."""
         check_model("trl", has_model)
-        check_engine(self.engine)
+        self.measured.check()
         check_file("trl", self.source.data)
         self._check_rows(late=False)
         _check_options(self.method, self.options)
@@ -251,13 +245,10 @@ class _Trl:
 
     def _check_rows(self, late: bool) -> None:
         names = (FIELDS if self.method == "sft" else PAIR_FIELDS) - {"weight"}
-        check_rows("trl", self.source.data, names, self._held_out(), late=late)
-
-    def _held_out(self) -> Sequence[Item]:
-        return [] if self.task is None else self.task.items(self.limit, 0)
+        check_rows("trl", self.source.data, names, self.measured.items(), late=late)
 
     def tasks(self) -> Mapping[str, tuple[Task, int | None]]:
-        return {} if self.task is None else {"held_out": (self.task, self.limit)}
+        return self.measured.tasks()
 
     def run(self, setting: Setting) -> StageResult:
         source = model_of("trl", setting)
@@ -266,22 +257,23 @@ class _Trl:
         rows: Sequence[Any] = self._rows(setting, source, int(tokenizer.eos_token_id))
         sides = [side for row in rows for side in _sides(row)]
         if self.source.rollouts is not None:
-            check_prompts("trl", self.source.rollouts, sides, Text(source), self._held_out())
+            check_prompts("trl", self.source.rollouts, sides, Text(source), self.measured.items())
         within_context("trl", sides, source)
         train, held_out = parted("trl", rows, self.course.held_out_share, setting)
         folder = setting.folder / ("reward_model" if self.method == "reward" else "model")
         last = self.train(train, source, folder, setting)
+        if not setting.world.main:
+            return StageResult(str(folder), last)
         pad_id = int(tokenizer.pad_token_id)
         kind = METHODS[self.method]
-        before, after = (kind.measure(path, held_out, pad_id, setting.device) for path in (source, folder))
         name = "ranked" if self.method != "sft" else "likelihood"
-        keys = [row.key for row in held_out]
-        numbers = {**last, **gains(name, before, after, setting.seed, keys, smooth=name == "likelihood")}
+        keys, numbers = [row.key for row in held_out], last
+        if held_out:
+            before, after = (kind.measure(path, held_out, pad_id, setting.device) for path in (source, folder))
+            numbers |= gains(name, before, after, setting.seed, keys, smooth=name == "likelihood")
         if self.method == "reward":
             return StageResult(pass_through(setting), numbers)
-        if self.task is not None:
-            numbers |= task_gains(self.task, self.limit, source, folder, setting, self.engine)
-        return StageResult(str(folder), numbers)
+        return StageResult(str(folder), numbers | self.measured.gains(source, folder, setting))
 
     def train(self, rows: Sequence[Any], source: Path, target: Path, setting: Setting) -> dict[str, float]:
         """Train on `rows`, from the newest whole checkpoint if there is one, and save into `target`; last metrics."""
@@ -294,12 +286,16 @@ class _Trl:
             processing_class=tokenizer,
         )
         trainer.train_dataset = datasets.Dataset.from_list(kind.columns(rows))
-        trainer.add_callback(_sealing(setting.stop))
+        world = setting.world
+        trainer.add_callback(_sealing(setting.stop, world))
         last = newest_whole(setting.folder / "trl", _CHECKPOINT, setting.log)
         with setting.stop.heeded():
             trainer.train(resume_from_checkpoint=None if last is None else str(last))
-            if setting.stop.asked:
+            if world.any(setting.stop.asked):
                 raise setting.stop.interrupted(kept(trainer.state.global_step, setting))
+        if not world.main:
+            trainer.save_model(str(target))  # writes nothing, but has its part of weights that are split
+            return {}
         with replaced_folder(target) as fresh:
             trainer.save_model(str(fresh))
             save_tokenizer(tokenizer, fresh)

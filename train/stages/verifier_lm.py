@@ -33,7 +33,7 @@ from train.reward_models.step_model import StepRow, new_step_model
 from train.stages.prm import judgements
 from train.update.update import Objective, Updater
 from ttc import seeds
-from ttc.config.values import at_least, finite
+from ttc.config.values import above, at_least, finite
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.scorers.reward_models.layouts import RewardTokenizer
@@ -67,6 +67,7 @@ def verifier_lm(
     finite("verifier_lm", imitation=imitation)
     if len({ask, good, bad}) < 3:
         raise ConfigError(f"verifier_lm: ask, good and bad must be three different tokens, got {ask}, {good}, {bad}")
+    above("verifier_lm", 0, held_out_share=course.held_out_share)  # whether it learnt to judge shows there alone
     return _VerifierLm(rollouts, (ask, good, bad), imitation, balanced, course)
 
 

@@ -2,26 +2,26 @@
 
 Sequences start at position 0 and are padded on the right, so causal attention never sees padding: no attention mask and
 no position ids are needed, and a row's numbers do not depend on its neighbours. Only requested positions go through the
-head, in chunks, so that (R, T, V) logits never exist at once: a chunk is computed again for the gradient instead of
-being kept, unless all of them are small. Under a head that is not trained (adapters) nothing is computed again: a
-log-probability's slope is that of its own logits alone, so it is taken while they are there, and the gradient scales
-it. Temperature is 1, as for rollouts. A comparison over the whole vocabulary (with a teacher) sees the same chunks.
-Memory: a chunk's logits, a few times over; kept for the gradient are hidden states, or slopes, alone. Cost: one product
-with a trained head more.
+head, in chunks, so that (R, T, V) logits never exist at once. Unless all chunks together are small, a chunk's logits
+are not kept but computed again for the gradient. Under a head that is not trained (adapters) nothing is computed again:
+the derivative of a log-probability in its hidden state depends on its own logits alone, so it is computed while they
+exist, and the backward pass only scales it. Temperature is 1, as for rollouts. A comparison over the whole vocabulary
+(with a teacher) gets the same chunks. Memory: a few times the logits of a chunk; kept for the gradient are only hidden
+states, or these derivatives. Cost: one more product with the head where that is trained.
 
-Rows lie in the forward pass in one of three ways:
+A forward pass arranges rows in one of three ways:
 
-    padded   a row a line, filled up on the right: causal attention never sees the padding, so nothing needs a mask
-    packed   short rows end to end in lines of so many tokens (Krell et al. 2021, arXiv:2107.02027), placed first-fit,
-             longest first
-    shared   rows that begin alike before the first wanted token (rollouts of a prompt, the two answers of a pair) lie
-             behind one copy of that beginning: it is computed once, and its gradient is the sum of theirs
+    padded   one row per line, filled up on the right: causal attention never sees the padding, so no mask is needed
+    packed   short rows end to end in lines of a given number of tokens (Krell et al. 2021, arXiv:2107.02027), placed
+             first-fit, longest first
+    shared   rows with the same beginning before the first wanted token (rollouts of a prompt, the two answers of a
+             pair) follow one copy of that beginning: it is computed once, and its gradient is the sum of theirs
 
-Positions are those that a token has in its own row, and a mask lets it see its own row and its beginning alone, so the
-numbers are those of padded rows (tests say to 1e-6). Packing without such a mask taught models to repeat themselves
-(open-r1 issue 520). Attention goes over a whole line, and what is masked is computed, too, so beginnings are shared on
-their own accord only where the count of multiplications says that a tenth is saved. Left out: kernels that skip masked
-blocks, beginnings of beginnings, packing and sharing in models whose windows slide or whose layers keep a state.
+A token keeps the position of its own row, and a mask lets it see only its own row and its beginning, so the numbers are
+those of padded rows (tests: to 1e-6). Packing without such a mask taught models to repeat themselves (open-r1 issue
+520). Attention covers a whole line, and masked products are computed, too, so beginnings are shared only where this
+saves a tenth of the multiplications. Left out: kernels that skip masked blocks; beginnings of beginnings; packing and
+sharing in models with sliding windows or with layers that keep a state.
 """
 
 from __future__ import annotations
