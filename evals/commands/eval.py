@@ -79,6 +79,7 @@ exit codes:
   3    finished, but some problems failed (they are in records.jsonl with their error), some answers got no verdict
        (--retry-errors judges these again, and draws nothing for them), or scores could not be used
   130  interrupted; the run can be continued
+  143  terminated (SIGTERM); the run can be continued
 
 Results go to stdout, everything else to stderr. --json ends stdout with one line per strategy that was asked for."""
 LEGEND = (
@@ -182,7 +183,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("eval", description=__doc__, epilog=EPILOG)
     add_recipe_option(parser)
     add_options(parser, EvalOptions)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, continues=True)
 
 
 def run(args: argparse.Namespace) -> int:
