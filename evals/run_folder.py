@@ -540,7 +540,7 @@ def _check_once(failed: dict[str, bool], record: Record, path: Path) -> None:
     """Note whether a problem may be run again; only then may another record of it follow."""
     name = record.problem.id
     if failed.get(name) is False:
-        raise RecordError(f"{path}: problem {name!r} is recorded twice")
+        raise RecordError(f"{path}: problem {name!r} is recorded twice; delete one of its two lines")
     failed[name] = _is_open(record)
 
 

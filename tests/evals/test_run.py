@@ -316,11 +316,23 @@ def test_changed_data_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "run", changed)
 
 
+def test_a_broken_line_is_named_with_a_fix_that_works(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    whole = run(folder, items(4))
+    lines = (folder / RECORDS).read_bytes().splitlines(keepends=True)
+    (folder / RECORDS).write_bytes(b"".join([lines[0], lines[1][:40] + b"\n", *lines[2:]]))
+    for read in (lambda: read_run(folder), lambda: run(folder, items(4))):
+        with pytest.raises(RecordError, match=r"records.jsonl, line 2: not JSON .*; delete this line, and the command"):
+            read()
+    (folder / RECORDS).write_bytes(b"".join([lines[0], *lines[2:]]))
+    assert [timeless(record) for record in run(folder, items(4))] == [timeless(record) for record in whole]
+
+
 def test_a_doubled_record_and_a_missing_configuration_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(folder, items(2))
     (folder / RECORDS).write_bytes((folder / RECORDS).read_bytes() * 2)
-    with pytest.raises(RecordError, match="recorded twice"):
+    with pytest.raises(RecordError, match="recorded twice; delete one"):
         read_run(folder)
     (folder / CONFIG).unlink()
     with pytest.raises(ConfigError, match=r"not a run: it has no run.json"):
