@@ -300,8 +300,8 @@ class Session:
     def without_ids(self) -> str:
         """Why token ids are missing and what helps, for an engine that takes none."""
         return (
-            f"which {self.capabilities.model} does not take; with engine openai, serve it with vLLM or llama.cpp and set "
-            "engine.tokenizer=PATH"
+            f"which {self.capabilities.model} does not take; with engine openai, serve it with vLLM or llama.cpp and "
+            "set engine.tokenizer=PATH"
         )
 
     @property
