@@ -305,8 +305,18 @@ async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Ve
     return [by_submission[submission] for submission in submissions]
 
 
-_HINTS = {"limit": "; a run grows by a larger limit only", "fit": " (it is false where --max-tokens is given)"}
+_HINTS = {
+    "limit": "; a run grows by a larger limit only",
+    "fit": " (it is false where --max-tokens is given)",
+    "engine_params.seeded": " (it is false where no --seed is given)",
+}
 """Hints for names in run.json that are refused."""
+
+
+def _is_derived(change: tuple[str, str, str]) -> tuple[bool, bool]:
+    """Order changes: first what a user gave, then what follows from it, with a hint where there is one."""
+    name, _, _ = change
+    return name == "fit" or name.startswith("engine_params."), name not in _HINTS
 
 
 def check_folder(
@@ -329,7 +339,9 @@ def check_folder(
     config = _as_named_there(config_there, _before_growth(config_there, config, items))
     apart = dict.fromkeys((CONTENTS, COUNTED, *(() if config.get(SERVED) is not None else (SERVED,))))
     settings = json.loads(json.dumps({**config, **apart}))
-    for name, there, here in differences({**config_there, **apart}, settings):
+    changes = list(differences({**config_there, **apart}, settings))
+    if changes:
+        name, there, here = min(changes, key=_is_derived)
         raise ConfigError(
             f"{folder} holds another run: {name} is {there} there and {here} here{_HINTS.get(name, '')}; "
             "choose another --out, or remove it"

@@ -101,7 +101,7 @@ def test_the_same_command_again_only_reads_and_another_one_is_refused(
     code, _, stderr = run(capsys, *arguments, "--seed", "1")
     assert code == 2 and "seed is 0 there and 1 here" in stderr
     code, _, stderr = run(capsys, *arguments, "--max-tokens", "9")
-    assert code == 2 and "fit is true there and false here (it is false where --max-tokens is given)" in stderr
+    assert code == 2 and "sampling.max_tokens is 1024 there and 9 here; choose another --out" in stderr
 
 
 def answers_in(folder: Path) -> list[object]:

@@ -307,6 +307,31 @@ def test_a_folder_of_another_run_is_refused_by_the_name_of_what_differs(tmp_path
     assert digest(other) != digest(SETTINGS) == digest(dict(reversed(SETTINGS.items())))
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 4, "engine_params": {"logprobs": None, "seeded": None}}, "seed is 3 there and 4 here; choose"),
+        (
+            {"engine_params": {"logprobs": None, "seeded": None}},
+            r"engine_params.seeded is false there and null here \(it is false where no --seed is given\)",
+        ),
+        ({"fit": False, "sampling": {"max_tokens": 9}}, r"sampling.max_tokens is 8 there and 9 here"),
+        ({"fit": False}, r"fit is true there and false here \(it is false where --max-tokens is given\)"),
+    ],
+)
+def test_of_several_differences_that_which_the_user_gave_is_named(changes: dict, named: str, tmp_path: Path) -> None:
+    before = {
+        **SETTINGS,
+        "engine_params": {"logprobs": False, "seeded": False},
+        "fit": True,
+        "sampling": {"max_tokens": 8},
+    }
+    with held(tmp_path / "run", before):
+        pass
+    with pytest.raises(ConfigError, match=named), held(tmp_path / "run", {**before, **changes}):
+        pass
+
+
 def test_changed_data_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "run", items(3))
     with pytest.raises(ConfigError, match="'simulated-s0-2' is gone"):
