@@ -485,7 +485,7 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
 def _complaints(result: Result, *, of_rows: bool) -> Iterator[str]:
     """What a strategy's row does not show: what failed, got no verdict, has no final or was chosen without scores."""
     if result.entry["errors"]:
-        yield f"{_failures(result)}; see {result.arm.folder}"
+        yield f"{_failures(result)}; see {result.arm.folder}; --retry-errors asks again"
     yield from filter(None, (_undecided(result), _unread(result, of_rows=of_rows)))
     if unscored := _unscored(result):
         yield f"{unscored}; its answers were chosen without"
