@@ -292,7 +292,7 @@ def test_failed_problems_are_data_and_give_exit_code_3(tmp_path: Path, capsys: p
     assert code == 3
     assert json_lines(stdout)[0]["errors"] == 1
     fault = f"PluginError: strategy {tmp_path / 'mine.py'}:picky raised RuntimeError: cannot think (mine.py, line 4)"
-    assert f"1 of 3 problems failed, the first with {fault}; see {tmp_path / 'run'}; --retry-errors asks again" in stderr
+    assert f"1 of 3 problems failed, the first with {fault}; see {tmp_path / 'run'}; --retry-errors asks" in stderr
 
 
 def test_a_scorer_that_does_not_read_the_generators_tokens_is_refused_before_a_baseline_is_paid_for(
