@@ -84,9 +84,10 @@ def read_run(folder: Path) -> Run:
         if inner:
             what = "holds several runs; name one of them" if inner[1:] else "is not a run itself; name the one in it"
             raise ConfigError(f"{folder} {what}: {', '.join(map(str, inner))}")
-        raise ConfigError(
-            f"{folder} is not a run: {f'it has no {CONFIG}' if folder.is_dir() else 'there is no folder'}"
+        missing = (
+            f"it has no {CONFIG}" if folder.is_dir() else "it is a file" if folder.exists() else "there is no folder"
         )
+        raise ConfigError(f"{folder} is not a run: {missing}")
     path = folder / RECORDS
     latest = _latest(store.read(path), path) if path.is_file() else {}
     return Run(folder, config, tuple(latest[name] for name in sorted(latest, key=natural)))
@@ -305,18 +306,18 @@ async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Ve
     return [by_submission[submission] for submission in submissions]
 
 
-_HINTS = {
-    "limit": "; a run grows by a larger limit only",
+_FOLLOWS = {
     "fit": " (it is false where --max-tokens is given)",
     "engine_params.seeded": " (it is false where no --seed is given)",
+    "engine_params.logprobs": " (it is false where nothing named reads them; name a further strategy alone)",
 }
-"""Hints for names in run.json that are refused."""
+"""Names in run.json that follow from what else a user gave, with why: refused only where nothing else differs."""
 
 
-def _is_derived(change: tuple[str, str, str]) -> tuple[bool, bool]:
-    """Order changes: first what a user gave, then what follows from it, with a hint where there is one."""
+def _rank(change: tuple[str, str, str]) -> int:
+    """Order changes: what a user gave, then what follows from it."""
     name, _, _ = change
-    return name == "fit" or name.startswith("engine_params."), name not in _HINTS
+    return list(_FOLLOWS).index(name) + 1 if name in _FOLLOWS else 0
 
 
 def check_folder(
@@ -341,9 +342,10 @@ def check_folder(
     settings = json.loads(json.dumps({**config, **apart}))
     changes = list(differences({**config_there, **apart}, settings))
     if changes:
-        name, there, here = min(changes, key=_is_derived)
+        name, there, here = min(changes, key=_rank)
+        why = "; a run grows by a larger limit only" if name == "limit" else _FOLLOWS.get(name, "")
         raise ConfigError(
-            f"{folder} holds another run: {name} is {there} there and {here} here{_HINTS.get(name, '')}; "
+            f"{folder} holds another run: {name} is {there} there and {here} here{why}; "
             "choose another --out, or remove it"
         )
     if config.get(CONTENTS) is not None:

@@ -315,6 +315,11 @@ def test_a_folder_of_another_run_is_refused_by_the_name_of_what_differs(tmp_path
             {"engine_params": {"logprobs": None, "seeded": None}},
             r"engine_params.seeded is false there and null here \(it is false where no --seed is given\)",
         ),
+        (
+            {"engine_params": {"logprobs": None, "seeded": False}},
+            r"engine_params.logprobs is false there and null here \(.*; name a further strategy alone\)",
+        ),
+        ({"engine_params": {"max_context": 9}}, "engine_params.max_context is null there and 9 here; choose"),
         ({"fit": False, "sampling": {"max_tokens": 9}}, r"sampling.max_tokens is 8 there and 9 here"),
         ({"fit": False}, r"fit is true there and false here \(it is false where --max-tokens is given\)"),
     ],
