@@ -128,6 +128,7 @@ def test_answers_of_one_class_are_not_asked_about_and_their_votes_add_up() -> No
         ("Best: 3", "3"),
         ("**Best:** 3.", "3"),
         ("best: [Answer 3]", "3"),
+        ("The best answer: 3", "3"),
         (r"Best: \boxed{3}", "3"),
         ("Best: <answer_3>", "3"),
         ("At first, Best: 1. No, the last.\nBest: 3", "3"),
