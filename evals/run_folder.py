@@ -84,9 +84,10 @@ def read_run(folder: Path) -> Run:
         if inner:
             what = "holds several runs; name one of them" if inner[1:] else "is not a run itself; name the one in it"
             raise ConfigError(f"{folder} {what}: {', '.join(map(str, inner))}")
-        raise ConfigError(
-            f"{folder} is not a run: {f'it has no {CONFIG}' if folder.is_dir() else 'there is no folder'}"
+        missing = (
+            f"it has no {CONFIG}" if folder.is_dir() else "it is a file" if folder.exists() else "there is no folder"
         )
+        raise ConfigError(f"{folder} is not a run: {missing}")
     path = folder / RECORDS
     latest = _latest(store.read(path), path) if path.is_file() else {}
     return Run(folder, config, tuple(latest[name] for name in sorted(latest, key=natural)))
@@ -305,8 +306,18 @@ async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Ve
     return [by_submission[submission] for submission in submissions]
 
 
-_HINTS = {"limit": "; a run grows by a larger limit only", "fit": " (it is false where --max-tokens is given)"}
-"""Hints for names in run.json that are refused."""
+_FOLLOWS = {
+    "fit": " (it is false where --max-tokens is given)",
+    "engine_params.seeded": " (it is false where no --seed is given)",
+    "engine_params.logprobs": " (it is false where nothing named reads them; name a further strategy alone)",
+}
+"""Names in run.json that follow from what else a user gave, with why: refused only where nothing else differs."""
+
+
+def _rank(change: tuple[str, str, str]) -> int:
+    """Order changes: what a user gave, then what follows from it."""
+    name, _, _ = change
+    return list(_FOLLOWS).index(name) + 1 if name in _FOLLOWS else 0
 
 
 def check_folder(
@@ -329,9 +340,12 @@ def check_folder(
     config = _as_named_there(config_there, _before_growth(config_there, config, items))
     apart = dict.fromkeys((CONTENTS, COUNTED, *(() if config.get(SERVED) is not None else (SERVED,))))
     settings = json.loads(json.dumps({**config, **apart}))
-    for name, there, here in differences({**config_there, **apart}, settings):
+    changes = list(differences({**config_there, **apart}, settings))
+    if changes:
+        name, there, here = min(changes, key=_rank)
+        why = "; a run grows by a larger limit only" if name == "limit" else _FOLLOWS.get(name, "")
         raise ConfigError(
-            f"{folder} holds another run: {name} is {there} there and {here} here{_HINTS.get(name, '')}; "
+            f"{folder} holds another run: {name} is {there} there and {here} here{why}; "
             "choose another --out, or remove it"
         )
     if config.get(CONTENTS) is not None:
@@ -540,7 +554,7 @@ def _check_once(failed: dict[str, bool], record: Record, path: Path) -> None:
     """Note whether a problem may be run again; only then may another record of it follow."""
     name = record.problem.id
     if failed.get(name) is False:
-        raise RecordError(f"{path}: problem {name!r} is recorded twice")
+        raise RecordError(f"{path}: problem {name!r} is recorded twice; delete one of its two lines")
     failed[name] = _is_open(record)
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from distill.generation.ledger import AnswerLedger
+from evals.report.runs import read_runs
 from tests.distill.pieces import outcome, unit
+from tests.evals.test_report_runs import entry
 from ttc.durable import about, replaced_folder
 
 ROOT = Path(__file__).parents[1]
@@ -82,6 +86,23 @@ def test_what_libraries_say_of_a_full_disk_names_the_folder(text: str, tmp_path:
     with pytest.raises(OSError, match=r"No space left on device: '.*model'"), replaced_folder(tmp_path / "model"):
         raise RuntimeError(text)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
+def test_a_figure_without_room_is_named_whatever_its_format(
+    ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from evals.report import chart
+
+    @contextlib.contextmanager
+    def full(path: Path) -> Iterator[Path]:
+        with about(path):
+            yield Path("/dev/full")
+
+    monkeypatch.setattr(chart, "replaced_file", full)
+    monkeypatch.setattr(chart, "_UNDATED", {ending: chart._UNDATED[ending]})
+    with pytest.raises(OSError, match=rf"No space left on device.*{ending}"):
+        chart.write_figures(tmp_path, {"toy": read_runs([entry("direct", 0.4, 90)])})
 
 
 def test_a_ledger_of_answers_without_room_is_named(tmp_path: Path) -> None:

@@ -250,8 +250,8 @@ def iterate(path: Path, *, whole: bool = False) -> Iterator[tuple[int, Any]]:
         yield number, data
 
 
-def _lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, int, Any]]:
-    """Yield (line number, byte at which the line begins, JSON value); see `iterate`."""
+def _lines(path: Path, *, whole: bool = False, fix: str = "") -> Iterator[tuple[int, int, Any]]:
+    """Yield (line number, byte at which the line begins, JSON value); see `iterate`. `fix` ends an error's text."""
     start = 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -263,7 +263,7 @@ def _lines(path: Path, *, whole: bool = False) -> Iterator[tuple[int, int, Any]]
                 except RecordError as exc:
                     raise RecordError(f"{path}, line {number}: {exc}") from exc
                 except (ValueError, RecursionError) as exc:
-                    raise RecordError(f"{path}, line {number}: not JSON ({exc})") from exc
+                    raise RecordError(f"{path}, line {number}: not JSON ({exc}){fix}") from exc
                 yield number, start, data
             start += len(line)
 
@@ -289,11 +289,14 @@ def scan(path: Path) -> Iterator[tuple[int, Record]]:
     """Yield (byte at which its line begins, record) of all whole records of `path`; raises like `read`."""
     if not path.is_file():
         raise ConfigError(f"{path} does not exist; expected a file of records")
-    for number, start, data in _lines(path):
+    for number, start, data in _lines(path, fix=_ANEW):
         try:
             yield start, from_json(data)
         except RecordError as exc:
             raise RecordError(f"{path}, line {number}: {exc}") from exc
+
+
+_ANEW = "; delete this line, and the command that made the run, given again, asks its problem anew"
 
 
 def read_at(file: BinaryIO, place: int) -> Record:

@@ -189,6 +189,11 @@ class PoolSession(Session):
         )
         self._pool = pool
 
+    @property
+    def without_ids(self) -> str:
+        """A pool holds texts; no server and no tokenizer helps."""
+        return "which a recorded run does not hold; make a new run with ttc eval, or replay majority or adaptive"
+
     async def run(self, strategy: Strategy, index: int) -> Answer:
         """Refused: the recorded draws are plain samples."""
         raise ConfigError(

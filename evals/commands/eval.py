@@ -79,6 +79,7 @@ exit codes:
   3    finished, but some problems failed (they are in records.jsonl with their error), some answers got no verdict
        (--retry-errors judges these again, and draws nothing for them), or scores could not be used
   130  interrupted; the run can be continued
+  143  terminated (SIGTERM); the run can be continued
 
 Results go to stdout, everything else to stderr. --json ends stdout with one line per strategy that was asked for."""
 LEGEND = (
@@ -182,7 +183,7 @@ def register(subparsers: Any) -> None:
     parser = subparsers.add_parser("eval", description=__doc__, epilog=EPILOG)
     add_recipe_option(parser)
     add_options(parser, EvalOptions)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, continues=True)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -440,11 +441,11 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: boo
         kept = list(_kept(results, out))
         shown = [*(entry for entry, _ in kept), *entries]
         write_summary(out, shown)
-    records = [*(run.records for _, run in kept), *(result.records for result in results)]
-    page = write_report(out, shown, records, partial(print, file=sys.stderr))
     print(render_table(shown))
     if counted_apart(shown):
         print(counted_apart(shown), file=sys.stderr)
+    records = [*(run.records for _, run in kept), *(result.records for result in results)]
+    page = write_report(out, shown, records, partial(print, file=sys.stderr))
     print(f"{LEGEND}\nreport: {page}", file=sys.stderr)
     if len(shown) > 1:
         print(f"paired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
@@ -484,7 +485,7 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
 def _complaints(result: Result, *, of_rows: bool) -> Iterator[str]:
     """What a strategy's row does not show: what failed, got no verdict, has no final or was chosen without scores."""
     if result.entry["errors"]:
-        yield f"{_failures(result)}; see {result.arm.folder}"
+        yield f"{_failures(result)}; see {result.arm.folder}; --retry-errors asks again"
     yield from filter(None, (_undecided(result), _unread(result, of_rows=of_rows)))
     if unscored := _unscored(result):
         yield f"{unscored}; its answers were chosen without"

@@ -79,7 +79,7 @@ def register(subparsers: Any) -> None:
     """Add `ttc quickstart`."""
     parser = subparsers.add_parser("quickstart", description=__doc__)
     add_options(parser, QuickstartOptions)
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, continues=True)
 
 
 def run(args: argparse.Namespace) -> int:

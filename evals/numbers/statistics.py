@@ -8,9 +8,10 @@ Else an interval is Gaffke's (Learned-Miller and Thomas 2020, arXiv:1905.06208),
 clusters are weighed at random, as in the Bayesian bootstrap (Rubin 1981), beside one more that is as far off as a value
 can be, since what was not seen may be. It asks of the values only that they are bounded, so it holds where a bootstrap
 is too narrow: where hardly any problem differs, as of pass@k near 1, and where clusters are few. Of paired right and
-wrong it leaves out 0 where McNemar's exact test has p < 5 %. That it covers every truth is a conjecture, proved for
-right and wrong. Where all clusters are alike its ends have a closed form. Left out: a few clusters whose sizes differ
-much and hang on what they hold; where the large ones may be those that were not seen, an interval is too narrow.
+wrong it leaves out 0 where McNemar's exact test has p < 5 %, unless p is so near 5 % (4.7 to 5.3) that the random
+weights decide. That it covers every truth is a conjecture, proved for right and wrong. Where all clusters are alike its
+ends have a closed form. Left out: a few clusters whose sizes differ much and hang on what they hold; where the large
+ones may be those that were not seen, an interval is too narrow.
 
 Of `smooth` values, such as likelihoods, none is far off where the others are near each other: nothing is put beside the
 clusters there, and the ends are widened by sqrt(C / (C - 1)) for C of them.

@@ -339,15 +339,14 @@ def total_usage(records: Sequence[Record]) -> Usage:
 
 def curve_values(pools: Sequence[Sequence[Vote]], kind: str, k: int, seed: int) -> list[float]:
     """Return per problem the expected accuracy of `kind` with k of its candidates; without any it is 0."""
-    rng = np.random.default_rng(seed)
-    return [_KINDS[kind](pool, k, rng) if pool else 0.0 for pool in pools]
+    return [_KINDS[kind](pool, k, seed) if pool else 0.0 for pool in pools]
 
 
-_KINDS: Mapping[str, Callable[[Sequence[Vote], int, np.random.Generator], float]] = {
-    "pass": lambda pool, k, rng: pass_at_k(len(pool), sum(vote.correct for vote in pool), k),
-    "majority": lambda pool, k, rng: majority_at_k(pool, k),
-    "best_of_n": lambda pool, k, rng: best_at_k(pool, k),
-    "weighted": lambda pool, k, rng: weighted_at_k(pool, k, rng)[0],
+_KINDS: Mapping[str, Callable[[Sequence[Vote], int, int], float]] = {
+    "pass": lambda pool, k, seed: pass_at_k(len(pool), sum(vote.correct for vote in pool), k),
+    "majority": lambda pool, k, seed: majority_at_k(pool, k),
+    "best_of_n": lambda pool, k, seed: best_at_k(pool, k),
+    "weighted": lambda pool, k, seed: weighted_at_k(pool, k, np.random.default_rng(seed))[0],
 }
 
 
@@ -365,12 +364,11 @@ def _curve(records: Sequence[Record], totals: RunTotals, seed: int) -> list[dict
         return []
     kinds = _kinds_of(totals)
     grid = [(kind, k) for kind in kinds for k in ladder]
-    dice = [np.random.default_rng(seed) for _ in grid]
     values = np.zeros((len(grid), totals.problems))
     for column, record in enumerate(records):
-        pool = votes(record)
+        pool, own_seed = votes(record), derive(seed, record.problem.id)  # so the order of the records is of no effect
         for row, (kind, k) in enumerate(grid):
-            values[row, column] = _KINDS[kind](pool, k, dice[row]) if pool else 0.0
+            values[row, column] = _KINDS[kind](pool, k, own_seed) if pool else 0.0
     points = []
     for start, kind in zip(range(0, len(grid), len(ladder)), kinds, strict=True):
         intervals = mean_intervals(values[start : start + len(ladder)].T, totals.clusters, seed=seed)

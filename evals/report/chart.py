@@ -14,6 +14,7 @@ scores of any scale work (probabilities or log-probabilities). Left out: zooming
 
 from __future__ import annotations
 
+import io
 import math
 import textwrap
 import warnings
@@ -456,8 +457,10 @@ def write_figures(folder: Path, groups: dict[str, list[RunSummary]]) -> list[Pat
     with mpl.rc_context({"svg.hashsalt": "ttc", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a run's name, which the page shows whole
         for path in paths:
+            drawn = io.BytesIO()  # matplotlib replaces the error of a full disk by one of its own
+            figure.savefig(drawn, dpi=160, format=path.suffix[1:], metadata=_UNDATED[path.suffix])
             with replaced_file(path) as scratch:
-                figure.savefig(scratch, dpi=160, format=path.suffix[1:], metadata=_UNDATED[path.suffix])
+                scratch.write_bytes(drawn.getvalue())
     return paths
 
 

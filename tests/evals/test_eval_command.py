@@ -101,7 +101,7 @@ def test_the_same_command_again_only_reads_and_another_one_is_refused(
     code, _, stderr = run(capsys, *arguments, "--seed", "1")
     assert code == 2 and "seed is 0 there and 1 here" in stderr
     code, _, stderr = run(capsys, *arguments, "--max-tokens", "9")
-    assert code == 2 and "fit is true there and false here (it is false where --max-tokens is given)" in stderr
+    assert code == 2 and "sampling.max_tokens is 1024 there and 9 here; choose another --out" in stderr
 
 
 def answers_in(folder: Path) -> list[object]:
@@ -292,7 +292,7 @@ def test_failed_problems_are_data_and_give_exit_code_3(tmp_path: Path, capsys: p
     assert code == 3
     assert json_lines(stdout)[0]["errors"] == 1
     fault = f"PluginError: strategy {tmp_path / 'mine.py'}:picky raised RuntimeError: cannot think (mine.py, line 4)"
-    assert f"1 of 3 problems failed, the first with {fault}" in stderr
+    assert f"1 of 3 problems failed, the first with {fault}; see {tmp_path / 'run'}; --retry-errors asks" in stderr
 
 
 def test_a_scorer_that_does_not_read_the_generators_tokens_is_refused_before_a_baseline_is_paid_for(
@@ -418,7 +418,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_an_interrupted_run_is_continued_by_the_same_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], whole: list[object], sent: signal.Signals, code: int
 ) -> None:
@@ -439,12 +439,29 @@ def test_an_interrupted_run_is_continued_by_the_same_command(
     process.send_signal(sent)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == code
-    if sent == signal.SIGINT:
+    if code > 0:
         assert f"--out {out}" in stderr and "continue with: ttc eval" in stderr
     assert 0 < len(read_run(out).records) < 200
     assert run(capsys, *arguments, "--out", str(out))[0] == 0
     ours = [finals(record) for record in read_run(out).records]
     assert len(ours) == 200 and ours == whole
+
+
+def test_a_run_that_a_batch_system_ends_says_how_it_is_continued(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import os, signal\nfrom ttc.strategies.direct import direct\n\n"
+        "async def ended(problem, session):\n"
+        "    answer = await direct(problem, session)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    return answer\n"
+    )
+    out = tmp_path / "run"
+    arguments = [*SIMULATED, "--strategy", f"{file}:ended", "--limit", "2", "--baseline", "none", "--out", str(out)]
+    code, _, stderr = run(capsys, *arguments, "--concurrency", "1")
+    assert code == 143 and "ttc: terminated; continue with: ttc " in stderr and f"--out {out}" in stderr
 
 
 def finals(record: object) -> object:

@@ -113,7 +113,7 @@ def test_a_token_budget_holds_in_a_replay(pool: Path, tmp_path: Path) -> None:
     [
         (("majority", "--n", "13"), "holds 12 samples"),
         (("tree",), "cannot ask anything new|token ids|holds"),
-        (("first_finished", "--n", "4"), "token ids"),
+        (("first_finished", "--n", "4"), "token ids, which a recorded run does not hold; make a new run"),
         (("aggregate", "--n", "4"), "cannot ask anything new"),
         (("no_think_then_think:n=1",), "keeps the thinking settings of the recorded run"),
         (("budget_forcing",), "keeps the thinking settings of the recorded run"),

@@ -307,6 +307,36 @@ def test_a_folder_of_another_run_is_refused_by_the_name_of_what_differs(tmp_path
     assert digest(other) != digest(SETTINGS) == digest(dict(reversed(SETTINGS.items())))
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 4, "engine_params": {"logprobs": None, "seeded": None}}, "seed is 3 there and 4 here; choose"),
+        (
+            {"engine_params": {"logprobs": None, "seeded": None}},
+            r"engine_params.seeded is false there and null here \(it is false where no --seed is given\)",
+        ),
+        (
+            {"engine_params": {"logprobs": None, "seeded": False}},
+            r"engine_params.logprobs is false there and null here \(.*; name a further strategy alone\)",
+        ),
+        ({"engine_params": {"max_context": 9}}, "engine_params.max_context is null there and 9 here; choose"),
+        ({"fit": False, "sampling": {"max_tokens": 9}}, r"sampling.max_tokens is 8 there and 9 here"),
+        ({"fit": False}, r"fit is true there and false here \(it is false where --max-tokens is given\)"),
+    ],
+)
+def test_of_several_differences_that_which_the_user_gave_is_named(changes: dict, named: str, tmp_path: Path) -> None:
+    before = {
+        **SETTINGS,
+        "engine_params": {"logprobs": False, "seeded": False},
+        "fit": True,
+        "sampling": {"max_tokens": 8},
+    }
+    with held(tmp_path / "run", before):
+        pass
+    with pytest.raises(ConfigError, match=named), held(tmp_path / "run", {**before, **changes}):
+        pass
+
+
 def test_changed_data_is_refused(tmp_path: Path) -> None:
     run(tmp_path / "run", items(3))
     with pytest.raises(ConfigError, match="'simulated-s0-2' is gone"):
@@ -316,11 +346,23 @@ def test_changed_data_is_refused(tmp_path: Path) -> None:
         run(tmp_path / "run", changed)
 
 
+def test_a_broken_line_is_named_with_a_fix_that_works(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    whole = run(folder, items(4))
+    lines = (folder / RECORDS).read_bytes().splitlines(keepends=True)
+    (folder / RECORDS).write_bytes(b"".join([lines[0], lines[1][:40] + b"\n", *lines[2:]]))
+    for read in (lambda: read_run(folder), lambda: run(folder, items(4))):
+        with pytest.raises(RecordError, match=r"records.jsonl, line 2: not JSON .*; delete this line, and the command"):
+            read()
+    (folder / RECORDS).write_bytes(b"".join([lines[0], *lines[2:]]))
+    assert [timeless(record) for record in run(folder, items(4))] == [timeless(record) for record in whole]
+
+
 def test_a_doubled_record_and_a_missing_configuration_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(folder, items(2))
     (folder / RECORDS).write_bytes((folder / RECORDS).read_bytes() * 2)
-    with pytest.raises(RecordError, match="recorded twice"):
+    with pytest.raises(RecordError, match="recorded twice; delete one"):
         read_run(folder)
     (folder / CONFIG).unlink()
     with pytest.raises(ConfigError, match=r"not a run: it has no run.json"):

@@ -81,6 +81,15 @@ def test_a_scored_pool_adds_best_of_n_and_the_weighted_vote_and_prices_the_score
     assert points(entry, "majority")[4]["flops"] is None
 
 
+def test_the_order_of_the_records_changes_no_figure() -> None:
+    scores = [[((7 * i + 3 * number) % 20 + 1) / 20 for i in range(14)] for number in range(6)]
+    records = [make_record(str(i), list("12213121321123"), scores=row) for i, row in enumerate(scores)]
+    curve, turned = (summarise(part, CONFIG)["curve"] for part in (records, records[::-1]))
+    assert all(0 < point["accuracy"] < 1 for point in curve if point["kind"] == "weighted")
+    for figure in ("accuracy", "low", "high"):
+        assert [point[figure] for point in curve] == pytest.approx([point[figure] for point in turned], rel=1e-9)
+
+
 def test_log_probability_scores_give_no_weighted_vote() -> None:
     entry = summarise([make_record("a", ["1", "2"], scores=[-0.5, -2.0])], CONFIG)
     assert not points(entry, "weighted")

@@ -13,6 +13,7 @@ from ttc.errors import PromptTooLong
 from ttc.session.draws import MAX_SAMPLES
 from ttc.session.solve import solve
 from ttc.strategies.aggregate import aggregate
+from ttc.strategies.genselect import genselect
 from ttc.strategies.knockout import knockout
 from ttc.strategies.no_think_then_think import no_think_then_think
 from ttc.strategies.refine import refine
@@ -128,7 +129,12 @@ def test_an_episode_that_runs_out_of_calls_has_no_answer() -> None:
 
 @pytest.mark.parametrize(
     "strategy",
-    [partial(aggregate, n=3, k=3, rounds=2), partial(refine, rounds=2, feedback="self"), partial(knockout, n=3, k=2)],
+    [
+        partial(aggregate, n=3, k=3, rounds=2),
+        partial(refine, rounds=2, feedback="self"),
+        partial(knockout, n=3, k=2),
+        partial(genselect, n=3, k=2),
+    ],
 )
 def test_a_question_that_fills_the_context_is_not_asked_and_the_answers_in_hand_decide(strategy) -> None:
     def script(prompt: Prompt, path, key) -> str:

@@ -18,6 +18,7 @@ STRATEGY_DEFAULTS = {
     "direct": {},
     "early_exit": {"threshold": 0.95, "repeats": 3, "chunk": 64, "probe_tokens": 32},
     "first_finished": {"n": 8, "m": 3, "chunk": 64},
+    "genselect": {"n": 8, "k": 4, "group": 8},
     "knockout": {"n": 8, "k": 2},
     "majority": {"n": 16},
     "no_think_then_think": {"n": 4, "m": 4, "agreement": 0.75},

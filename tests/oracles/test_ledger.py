@@ -21,6 +21,7 @@ from ttc.strategies.confidence import confidence
 from ttc.strategies.direct import direct
 from ttc.strategies.early_exit import early_exit
 from ttc.strategies.first_finished import first_finished
+from ttc.strategies.genselect import genselect
 from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
 from ttc.strategies.no_think_then_think import no_think_then_think
@@ -151,7 +152,7 @@ def test_an_uncached_search_submits_its_context_at_every_step_as_the_formula_say
     assert answer.usage.calls == n * rounds
 
 
-PARALLEL = (adaptive, aggregate, confidence, first_finished, knockout, majority)
+PARALLEL = (adaptive, aggregate, confidence, first_finished, genselect, knockout, majority)
 BAD = {
     "n": [(s, {"n": n}) for s in PARALLEL for n in (0, -1)],
     "temperature": [(s, {}) for s in PARALLEL],
@@ -165,10 +166,10 @@ BAD = {
     "keep": [(confidence, {"keep": 0.0})],
     "warmup": [(confidence, {"warmup": 0}), (confidence, {"n": 4, "warmup": 5})],
     "consensus": [(confidence, {"consensus": 0})],
-    "group": [(confidence, {"group": 0})],
     "wave": [(confidence, {"wave": 0})],
     "agreement": [(no_think_then_think, {"agreement": 0.0}), (no_think_then_think, {"agreement": 1.1})],
-    "k": [(knockout, {"k": 0}), (aggregate, {"n": 2, "k": 3}), (aggregate, {"k": 0})],
+    "k": [(knockout, {"k": 0}), (genselect, {"k": 0}), (aggregate, {"n": 2, "k": 3}), (aggregate, {"k": 0})],
+    "group": [(genselect, {"group": 1}), (confidence, {"group": 0})],
     "rounds": [(aggregate, {"rounds": -1}), (refine, {"rounds": -1})],
     "scorer": [(refine, {"feedback": "scorer"})],
     "beta": [(best_of_n, {"beta": 0.0, "scorer": simulated_scorer()})],

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -10,10 +12,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.oracles.tools import Budget, accuracy, answers, near, say
+from tests.ttc.questions import ask
 from ttc.core import Sampling
+from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import truth
+from ttc.session.solve import solve
 from ttc.strategies.adaptive import adaptive, beta_posterior, dirichlet_posterior
-from ttc.strategies.confidence import _threshold, confidence, lowest_group
+from ttc.strategies.confidence import _threshold, confidence, level_of
 from ttc.strategies.first_finished import first_finished
 from ttc.strategies.majority import majority
 
@@ -150,18 +155,21 @@ def test_dirichlet_agrees_with_gamma_sampling() -> None:
 COLUMN = st.lists(st.one_of(st.none(), st.floats(-4, 0)), max_size=60)
 
 
-@given(COLUMN, st.integers(1, 20))
-def test_the_sliding_mean_equals_the_naive_one(column, group: int) -> None:
+@given(COLUMN, st.integers(1, 20), st.sampled_from(["lowest", "bottom", "tail", "mean"]))
+def test_the_confidence_in_a_part_equals_the_naive_one(column, group: int, part: str) -> None:
     known = [v for v in column if v is not None]
-    naive = [sum(known[i : i + group]) / group for i in range(len(known) - group + 1)]
-    got = lowest_group(tuple(column), group, whole=True)
-    if naive:
-        assert got is not None and math.isclose(got, min(naive), abs_tol=1e-9)
-    elif known:
-        assert got is not None and math.isclose(got, sum(known) / len(known), abs_tol=1e-9)
-        assert lowest_group(tuple(column), group, whole=False) is None
-    else:
+    groups = [known[i : i + group] for i in range(len(known) - group + 1)] or [known]
+    got = level_of(tuple(column), group, part, whole=True)
+    if not known:
         assert got is None
+        return
+    means = sorted(sum(values) / len(values) for values in groups)
+    worst = means[: max(1, int(len(means) * 0.1))]
+    naive = {"lowest": means[0], "bottom": sum(worst) / len(worst)}
+    naive |= {"tail": sum(known[-group:]) / min(group, len(known)), "mean": sum(known) / len(known)}
+    assert got is not None and math.isclose(got, naive[part], abs_tol=1e-9)
+    early = level_of(tuple(column), group, part, whole=False)
+    assert early == (got if part == "lowest" and len(known) >= group else None)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0.05, 1))
@@ -193,6 +201,31 @@ def test_consensus_ends_the_drawing_and_keeping_all_is_a_plain_confidence_vote()
     split = say([r"\boxed{4}", r"\boxed{5}"], partial(confidence, n=8, warmup=2, wave=2, keep=1.0, consensus=1.5))
     assert len(split.candidates) == 8 and all(c.finish_reason == "stop" for c in split.candidates)
     assert all(math.isclose(c.score or 0, math.exp(-0.5)) for c in split.candidates)
+
+
+@pytest.mark.parametrize(("part", "final"), [("lowest", "1"), ("bottom", "1"), ("tail", "3"), ("mean", "2")])
+def test_offline_the_trace_that_is_surest_in_its_part_is_kept(part: str, final: str) -> None:
+    """Of three traces with equal lengths one has the best worst token, one the best mean and one the best end."""
+    levels = {(0,): (-1.0, -1.0), (1,): (-0.1, -1.2), (2,): (-2.0, -0.01)}
+
+    class Unsure(ScriptedEngine):
+        async def generate(self, prompt, sampling, draws, on_usage):
+            whole = await super().generate(prompt, sampling, draws, on_usage)
+            return [replace(one, logprobs=(*levels[one.path], 0.0)) for one in whole]  # its end has one, too
+
+    engine = Unsure(lambda prompt, path, key: str(path[0] + 1) * 2)
+    options = {"n": 3, "warmup": 3, "keep": 0.1, "group": 1, "chunk": 64, "consensus": 2.0, "part": part}
+    work = solve(ask("q", "exact"), engine=engine, strategy=partial(confidence, **options), seed=0)
+    answer = asyncio.run(work)
+    assert [c.finish_reason for c in answer.candidates] == ["stop"] * 3
+    assert answer.text == final * 2
+
+
+def test_nothing_is_aborted_for_a_part_that_is_known_at_the_end_only() -> None:
+    engine = {"p": 0.9, "steps": 8, "confidence": 0.5, "cv": 0.3}
+    options = {"n": 12, "warmup": 4, "group": 12, "chunk": 12, "consensus": 2.0, "keep": 0.3, "part": "tail"}
+    for answer in answers(partial(confidence, **options), 6, **engine):
+        assert len(answer.candidates) == 12 and all(c.finish_reason == "stop" for c in answer.candidates)
 
 
 def test_a_consensus_is_looked_for_after_every_wave() -> None:

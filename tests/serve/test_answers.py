@@ -35,6 +35,7 @@ SEARCHES: list[dict[str, Any]] = [
     {"strategy": "confidence", "n": 6, "warmup": 4, "wave": 2},
     {"strategy": "early_exit"},
     {"strategy": "first_finished", "n": 3},
+    {"strategy": "genselect", "n": 2},
     {"strategy": "knockout", "n": 2},
     {"strategy": "no_think_then_think"},
     {"strategy": "refine"},

@@ -32,6 +32,7 @@ from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.confidence import confidence
 from ttc.strategies.early_exit import early_exit
 from ttc.strategies.first_finished import first_finished
+from ttc.strategies.genselect import genselect
 from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
 from ttc.strategies.refine import refine
@@ -136,6 +137,7 @@ VARIANTS: dict[str, Case] = {
         lambda: partial(auto, plan=plan("routes"), tokens=200.0, scorer=simulated_scorer(noise=1.0))
     ),
     "confidence in waves": Case(lambda: partial(confidence, n=6, warmup=2, wave=2, keep=0.6, group=6, chunk=9)),
+    "genselect in groups": Case(lambda: partial(genselect, n=5, k=2, group=2)),
     "knockout by a scorer": Case(lambda: partial(knockout, n=4, scorer=likelihood())),
     "early_exit when confident": Case(lambda: partial(early_exit, rule="confidence", threshold=0.5, chunk=11)),
     "refine by a scorer": Case(

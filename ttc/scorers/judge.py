@@ -271,7 +271,7 @@ class Question:
 
 def compare(messages: Sequence[Message], first: str, second: str) -> Question:
     """Which of two answers is better."""
-    problem = _problem(messages)
+    problem = problem_text(messages)
     a, b = harmless(first), harmless(second)
     return Question(
         _COMPARE.format(problem=problem, first=a, second=b), _COMPARE.format(problem=problem, first=b, second=a)
@@ -280,7 +280,7 @@ def compare(messages: Sequence[Message], first: str, second: str) -> Question:
 
 def grade(messages: Sequence[Message], answer: str) -> Question:
     """Whether one answer is right."""
-    problem, text = _problem(messages), harmless(answer)
+    problem, text = problem_text(messages), harmless(answer)
     return Question(
         _GRADE.format(problem=problem, answer=text, first="right", second="wrong"),
         _GRADE.format(problem=problem, answer=text, first="wrong", second="right"),
@@ -307,7 +307,8 @@ def answer_of(prompt: Prompt) -> str:
     return prompt.generated_text[answer_start(prompt.generated_text) or 0 :].strip()
 
 
-def _problem(messages: Sequence[Message]) -> str:
+def problem_text(messages: Sequence[Message]) -> str:
+    """What was asked, without the system's words, for a question about its answers."""
     return "\n\n".join(harmless(message.content) for message in messages if message.role != "system")
 
 

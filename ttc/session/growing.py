@@ -147,7 +147,4 @@ def check_pieces(name: str, session: Session, chunk: int) -> None:
     if chunk < 1:
         raise ConfigError(f"{name}: chunk must be >= 1, got {chunk}")
     if not session.capabilities.token_ids:
-        raise ConfigError(
-            f"{name} continues draws by their token ids, which {session.capabilities.model} does not take; with engine "
-            "openai, serve it with vLLM or llama.cpp and set engine.tokenizer=PATH"
-        )
+        raise ConfigError(f"{name} continues draws by their token ids, {session.without_ids}")

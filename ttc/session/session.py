@@ -317,6 +317,14 @@ class Session:
         self._meter.exhaust()
 
     @property
+    def without_ids(self) -> str:
+        """Why token ids are missing and what helps, for an engine that takes none."""
+        return (
+            f"which {self.capabilities.model} does not take; with engine openai, serve it with vLLM or llama.cpp and "
+            "set engine.tokenizer=PATH"
+        )
+
+    @property
     def rationed(self) -> bool:
         """Whether tokens or FLOPs are limited: then an earlier request may get the last of them, and order matters."""
         return self._meter.budget.tokens is not None or self._meter.budget.flops is not None

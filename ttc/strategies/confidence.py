@@ -7,6 +7,9 @@ later traces are aborted in the first piece in which a group falls below it. Dra
 `consensus` of the confidence-weighted vote. Cost: at most n completions; an aborted one costs its tokens up to the end
 of the piece.
 
+With warmup=n all traces run to their end, and the share `keep` of them that is surest votes (the paper's offline form).
+There another `part` of a trace may count; it is known at the end only, so nothing is aborted for it.
+
 Confidence is computed from what engines report: the probability of the sampled token (the paper: mean log-probability
 of the top 20), or self-certainty over the whole vocabulary. Ties: see `ttc.choosing.selection`. Left out: top-k
 log-probabilities.
@@ -16,10 +19,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, TypeAlias
 
 from ttc.choosing.selection import fallback, tally, vote
 from ttc.config.signatures import reads_logprobs
@@ -29,6 +33,8 @@ from ttc.errors import ConfigError
 from ttc.session.draws import check_n
 from ttc.session.growing import Draw, begin, check_pieces, grow_all
 from ttc.session.session import Session
+
+Part: TypeAlias = Literal["lowest", "bottom", "tail", "mean"]
 
 
 @reads_logprobs
@@ -40,6 +46,7 @@ async def confidence(
     warmup: int = 8,
     keep: float = 0.5,
     group: int = 64,
+    part: Part = "lowest",
     consensus: float = 0.95,
     measure: Literal["logprob", "certainty"] = "logprob",
     chunk: int = 64,
@@ -54,6 +61,8 @@ async def confidence(
         warmup: traces that run to their end and set the threshold.
         keep: share of the warm-up traces that reach the threshold; 1 keeps and aborts nothing.
         group: tokens of one group (the paper: 2048, for traces of tens of thousands).
+        part: lowest is the weakest group, bottom the mean of the weakest tenth of all groups, tail the last `group`
+            tokens, mean all tokens.
         consensus: share of the weight of one class that ends the drawing; above 1: never.
         measure: logprob is the geometric mean probability of sampled tokens, certainty their KL from uniform in nats.
         chunk: tokens a trace grows by between two looks at it.
@@ -73,7 +82,7 @@ async def confidence(
     if measure == "certainty" and not session.capabilities.certainty:
         raise ConfigError(f"confidence: {session.capabilities.model} reports no certainty; set measure=logprob")
     root = session.render()
-    gauge = _Gauge(measure, group)
+    gauge = _Gauge(measure, group, part)
     draws = await begin(session, root, n, chunk)
     traces = await _trace(session, draws[:warmup], gauge, -math.inf, chunk)
     threshold = _threshold([trace.level for trace in traces if trace.draw.finished], keep)
@@ -101,19 +110,20 @@ class _Gauge:
 
     measure: Literal["logprob", "certainty"]
     group: int
+    part: Part
 
     def read(self, draw: Draw) -> float | None:
-        """The lowest group so far; None while the trace is shorter than a group and can still grow."""
+        """The confidence so far; None while it is not known."""
         column = draw.prompt.certainty if self.measure == "certainty" else draw.prompt.logprobs
         if column is None:
             raise ConfigError(f"confidence: the engine reports no {self.measure}; set measure=logprob")
-        lowest = lowest_group(column, self.group, whole=draw.ended)
-        return lowest if lowest is None or self.measure == "certainty" else math.exp(lowest)
+        level = level_of(column, self.group, self.part, whole=draw.ended)
+        return level if level is None or self.measure == "certainty" else math.exp(level)
 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
-    """A trace and its lowest group so far; `aborted` when that fell below the threshold."""
+    """A trace and its confidence so far; `aborted` when that fell below the threshold."""
 
     draw: Draw
     level: float | None = None
@@ -139,16 +149,39 @@ async def _trace(session: Session, draws: Sequence[Draw], gauge: _Gauge, thresho
     return traces
 
 
-def lowest_group(column: Logprobs, group: int, *, whole: bool) -> float | None:
-    """Return the lowest mean over `group` tokens in a row; injected tokens do not count.
+def level_of(column: Logprobs, group: int, part: Part, *, whole: bool) -> float | None:
+    """Return the mean of `column` over a part of it; injected tokens do not count.
 
-    Of a shorter column: its mean where it is `whole`, else None.
+    Only the lowest group is known before the column is `whole`, once a group is full, since it can only fall.
     """
     values = [value for value in column if value is not None]
-    if len(values) < group:
-        return math.fsum(values) / len(values) if whole and values else None
+    is_known = whole or (part == "lowest" and len(values) >= group)
+    return _LEVELS[part](values, group) if values and is_known else None
+
+
+_LEVELS: Mapping[Part, Callable[[Sequence[float], int], float]] = MappingProxyType(
+    {
+        "lowest": lambda values, group: min(_group_means(values, group)),
+        "bottom": lambda values, group: _mean(_lowest_tenth(_group_means(values, group))),
+        "tail": lambda values, group: _mean(values[-group:]),
+        "mean": lambda values, group: _mean(values),
+    }
+)
+
+
+def _group_means(values: Sequence[float], group: int) -> list[float]:
+    """The mean of every `group` values in a row; of all, where there are fewer."""
+    size = min(group, len(values))
     sums = list(itertools.accumulate(values, initial=0.0))
-    return min((end - begin) / group for begin, end in zip(sums, sums[group:], strict=False))
+    return [(end - begin) / size for begin, end in zip(sums, sums[size:], strict=False)]
+
+
+def _lowest_tenth(values: Sequence[float]) -> list[float]:
+    return sorted(values)[: max(len(values) // 10, 1)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
 
 
 def _threshold(levels: Sequence[float | None], keep: float) -> float:
