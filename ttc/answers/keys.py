@@ -95,7 +95,7 @@ def same_class(first: str, second: str) -> bool:
     return len({*classes((first, second)).values()}) == 1
 
 
-_JOIN = re.compile(r" (?![\d.\\])|(?<![\d}]) ")
+_JOIN = re.compile(r" (?!\d|\.|\\frac)|(?<![\d}]) ")
 r"""A space that no spelling needs, unlike one between two numbers or a number and a fraction: `1 \frac{1}{2}`."""
 
 

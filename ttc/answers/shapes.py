@@ -223,7 +223,7 @@ def _sequence(node: Term) -> Term:
     opening, closing, *items = node.args
     shapes = tuple(shape(item) for item in items)
     if opening == "{":
-        return Term("set", tuple(dict.fromkeys(_flat(shapes))))
+        return Term("set", tuple(dict.fromkeys(_flat(items, shapes))))
     if (opening, closing) == ("(", ")"):
         return Term("tuple", shapes)
     if len(shapes) == 2 and not (opening + closing == "[]" and entries(shapes[0])):
@@ -258,9 +258,12 @@ def matrix_rows(node: Term) -> tuple[tuple[Term, ...], ...]:
     return rows if rows and rows[0] and len({*map(len, rows)}) == 1 else ()
 
 
-def _flat(shapes: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The members of a set: a plus-minus inside it contributes both."""
-    return tuple(inner for item in shapes for inner in (item.args if item.op == "set" else (item,)))
+def _flat(nodes: Sequence[Term], shapes: Sequence[Term]) -> tuple[Term, ...]:
+    """The members of a set: a plus-minus inside it contributes both, a set in braces is one member."""
+    members = list[Term]()
+    for node, item in zip(nodes, shapes, strict=True):
+        members += item.args if item.op == "set" and node.op != "seq" else [item]
+    return tuple(members)
 
 
 def _list(node: Term) -> Term:
@@ -270,8 +273,8 @@ def _list(node: Term) -> Term:
     names = {item.args[0] for item in shapes if item.op == "named"}
     if len(names) == 1:
         bare = tuple(item.args[1] if item.op == "named" else item for item in shapes)
-        return Term("named", (names.pop(), Term("set", _flat(bare))))
-    return Term("set", _flat(shapes))
+        return Term("named", (names.pop(), Term("set", _flat(node.args, bare))))
+    return Term("set", _flat(node.args, shapes))
 
 
 # -- conditions on one variable, and their unions, as intervals --------------------------------------------------------

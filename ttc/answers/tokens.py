@@ -360,7 +360,7 @@ def plain(text: str) -> str:
     """Return `text` as plain LaTeX-like ASCII where it is mathematics; other characters stay. Never raises."""
     if text.isdigit() and text.isascii():
         return text
-    text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unbold(text.strip()))
+    text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unframed(_unbold(text.strip())))
     boxed = _NESTED_BOX.match(text) is not None
     text = _with_plain_numbers(text)
     text = _with_plain_commands(text)
@@ -560,6 +560,16 @@ def _unbold(text: str) -> str:
         if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark) and mark not in inner:
             return inner.strip()
     return text
+
+
+_FRAME = re.compile(r"\$\$([^$]+)\$\$|\$([^$]+)(?<!\\)\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL)
+"""A text that is one formula between the marks of LaTeX."""
+
+
+def _unframed(text: str) -> str:
+    """Drop the marks of a formula that is the whole text: `$x$`, `\\(x\\)`."""
+    formula = _FRAME.fullmatch(text) if text.startswith(("$", "\\(", "\\[")) else None
+    return text if formula is None else next(filter(None, formula.groups())).strip()
 
 
 def _ascii(text: str) -> str:

@@ -41,7 +41,7 @@ from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.keys import spelling_key
 from ttc.answers.kinds import OPPOSITES, verdict_of
-from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, renamed, unit
+from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, is_unit, renamed, unit
 from ttc.answers.shapes import shape, text_key
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
@@ -451,8 +451,15 @@ def _whole(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
     return contents if node.op == "set" else f"({contents})" if node.op == "tuple" and in_order else None
 
 
+_COUNTED = re.compile(r"(-?\d[\d.,/]*) \(([A-Za-z][A-Za-z -]*)\)")
+"""A gold and what it counts, as ASDiv writes it: 9 (apples)."""
+
+
 def _bare(gold: str) -> str:
-    """A gold without the box, tag or #### that a dataset may have left around it."""
+    """A gold without the box, tag or #### that a dataset may have left around it, and with its unit behind it."""
+    counted = _COUNTED.fullmatch(gold)
+    if counted and is_unit(counted[2]):
+        return rf"{counted[1]} \text{{{counted[2]}}}"
     if "boxed" not in gold and "####" not in gold and "<answer>" not in gold:
         return gold
     return extract(gold, "math").final or gold

@@ -662,6 +662,8 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
     """Factors that bring two units to a common one; None when they do not agree."""
     left, right = unit(first), unit(second)
     if left.dimension and right.dimension:
+        if left == right:
+            return Fraction(1), Fraction(1)  # radians, which have no factor
         if left.dimension == right.dimension and left.factor and right.factor:
             return left.factor, right.factor
         electric = _electric(first), _electric(second)
