@@ -45,7 +45,7 @@ RELATIONS = {
     r"\equiv": "==",
 }
 """Spelling of a relation to its operator."""
-SIGNS_OF_LOGIC = {r"\lor": "or", r"\vee": "or", r"\land": "and", r"\wedge": "and"}
+SIGNS_OF_LOGIC = {r"\lor": "or", r"\land": "and"}
 GREEK = frozenset({
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "kappa", "lambda",
     "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda",
@@ -774,7 +774,8 @@ class _Grammar:
         return Term("fn", ("sqrt", self.group()))
 
     def _number_set(self) -> Term:
-        return Term("sym", (f"set:{_name(self.group())}",))
+        name = f"set:{_name(self.group())}"
+        return Term("sym", (f"{name}_{self._subscript()}" if self.accept("_") else name,))
 
     def _decorated(self) -> str:
         if self.peek.kind == "word":
@@ -986,4 +987,6 @@ def _name(node: Term) -> str:
         return f"-{_name(node.args[0])}"
     if node.op == "add":
         return "+".join(map(_name, node.args)).replace("+-", "-")
+    if node.op == "div":
+        return "/".join(map(_name, node.args))
     raise Unparsed("a subscript that is not a name")

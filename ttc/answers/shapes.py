@@ -42,9 +42,10 @@ _NUMBERS = {
 _ALL_NUMBERS = re.compile(rf"(?:the )?(?:set of )?(?:all |the )?(?:the )?(?P<kind>{'|'.join(_NUMBERS)})")
 """Words for a set of numbers: all integers, the set of real numbers."""
 _NEGATIVE_INFINITY = frozenset({"negative infinity", "minus infinity"})
+_SUBJECT = re.compile(r"\A(?:(?:the (?:limit|series|integral|sequence)|it) )?(?:is )?(?=[a-z])")
+"""What a verdict in words is about: the series converges, it is undefined."""
 _SAME_WORDS = {
-    "dne": "does not exist", "the limit does not exist": "does not exist", "it does not exist": "does not exist",
-    "not defined": "undefined", "is undefined": "undefined", "is not defined": "undefined",
+    "dne": "does not exist", "not defined": "undefined", "convergent": "converges", "divergent": "diverges",
 }  # fmt: skip
 """Words that say the same."""
 _ENDLESS = re.compile(
@@ -82,7 +83,8 @@ def _words(node: Term) -> Term:
         return Term("empty")
     if words in INFINITY or _ENDLESS.fullmatch(words):
         return _scalar(_INFINITE)
-    if same := _SAME_WORDS.get(words):
+    verdict = _SUBJECT.sub("", words)
+    if (same := _SAME_WORDS.get(verdict, verdict)) != words:
         return Term("text", (same,))
     if words in HALVES_AT_TWELVE:
         return Term("time", (12, 0, HALVES_AT_TWELVE[words]))

@@ -37,10 +37,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
-from ttc.answers.extract import MAX_BOXES, OR_WORD
+from ttc.answers.extract import MAX_BOXES, OR_WORD, answers_of_parts, labelled
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.keys import spelling_key
-from ttc.answers.kinds import OPPOSITES, verdict_of
+from ttc.answers.kinds import OPPOSITES, unit_after, verdict_of
 from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, is_unit, renamed, unit
 from ttc.answers.shapes import shape, text_key
 from ttc.answers.tokens import TooLarge, Unparsed, plain
@@ -56,6 +56,7 @@ from ttc.verifiers.maths.asked import (
     asks_unit,
     domains,
     fault,
+    other_way,
     scalars,
 )
 from ttc.verifiers.maths.comparing import (
@@ -86,7 +87,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "14"
+VERSION = "15"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -146,9 +147,31 @@ class MathVerifier(TargetVerifier[Target]):
         """Compare the final answer with the target's."""
         reading = functools.partial(read_answer, submission, self._reader.kind, self._reader.allow_truncated)
         extraction = await asyncio.to_thread(reading) if len(submission.text) > LONG_TEXT else reading()
+        if ")" in goal.gold and (golds := labelled(_bare(goal.gold))):
+            return await self._by_parts(goal, golds, submission, extraction, clock)
         if isinstance(extraction, Verdict) and extraction.reason == "hedge":
             extraction = self._parts(goal, submission.text) or extraction
+        if isinstance(extraction, Extraction) and extraction.method == "last_number":
+            extraction = _with_unit(extraction, submission.text)
         return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
+
+    async def _by_parts(
+        self, goal: Target, golds: tuple[str, ...], submission: Submission, reading: Extraction | Verdict, clock: Clock
+    ) -> Verdict:
+        """The verdict on the answers to the parts of a question, which are right together: (a) 5, (b) 12."""
+        is_open = isinstance(reading, Extraction) or reading.reason in ("no_answer", "hedge")
+        final = reading.final or "" if isinstance(reading, Extraction) else ""
+        find = functools.partial(extract, kind=self._reader.kind)
+        answers = answers_of_parts(submission.text, final, len(golds), find) if is_open else ()
+        if not answers:
+            return reading if isinstance(reading, Verdict) else decided(False, reading, "not an answer to each part")
+        verdicts = [
+            await self._compare(dataclasses.replace(goal, gold=gold, alternatives=()), Extraction(answer), clock)
+            for gold, answer in zip(golds, answers, strict=True)
+        ]
+        # One wrong part makes the whole wrong, whatever is not known of the others.
+        verdict = min(verdicts, key=lambda verdict: (verdict.status == "correct", verdict.status != "incorrect"))
+        return dataclasses.replace(verdict, extracted="; ".join(answers))
 
     def _parts(self, goal: Target, text: str) -> Extraction | None:
         """Several boxes of one clause, or alternatives, as one answer, where the target has as many parts.
@@ -173,16 +196,8 @@ class MathVerifier(TargetVerifier[Target]):
     def check(self, goal: Target) -> None:
         """Raise ConfigError when an answer of the target is too large or does not verify against itself."""
         for text in goal.answers:
-            hit = extract(rf"\boxed{{{text}}}", "math")
-            if hit.final is None:
-                raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.reason}")
-            try:
-                _shape(_plain(_bare(text)))
-                same = quick(_bare(text), hit.final, self._policy_for(goal))
-            except TooLarge as exc:
-                raise ConfigError(f"the gold {text[:80]!r} is too large: {exc}") from exc
-            if same is not True:
-                raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
+            if defect := _defect(text, self._policy_for(goal)):
+                raise ConfigError(f"the gold {text[:80]!r} {defect}")
 
     def _policy_for(self, gold: Target) -> EqualityPolicy:
         policy = dataclasses.replace(
@@ -292,6 +307,10 @@ def _without_domain(gold: str, answer: str) -> str:
     return value if uses and not _BOUND_OR_PERIOD.search(value) else answer
 
 
+_LOGIC = re.compile(r"\\(?:neg|land|lor|to|implies|Rightarrow|iff|leftrightarrow)(?![A-Za-z])")
+"""Signs of a formula of logic."""
+
+
 def weigh(
     gold: str, answer: str, policy: EqualityPolicy, form: Form = "any", question: str = ""
 ) -> tuple[Ternary, str]:
@@ -303,10 +322,15 @@ def weigh(
     right = _without_domain(left, _plain(answer))
     sides = (gold, answer) if "=" in gold and "=" in answer else ()
     names = [match["name"] for match in map(_STATISTIC.match, sides) if match]
-    if len({*names}) > 1:
+    if len({*names}) > 1 or other_way(gold, answer, question):
         return False, "different"
     if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
         return True, "spelled"
+    if _LOGIC.search(left):
+        from ttc.answers.normal import same_formula  # seldom needed
+
+        if (equal := same_formula(left, right)) is not None:
+            return equal, "proved" if equal else "different"
     if letter := _LABELLED.fullmatch(gold):
         chosen, is_bare = _LABELLED.fullmatch(answer) or _LETTER.fullmatch(answer), not letter["value"].strip(" }")
         if chosen and (is_bare or not chosen["value"].strip(" }")):
@@ -429,6 +453,21 @@ def _has_like_terms(gold: Term, answer: Term) -> bool:
     return any(map(has_like_terms, scalars(answer))) and not any(map(has_like_terms, golds))
 
 
+@functools.lru_cache(maxsize=4096)
+def _defect(gold: str, policy: EqualityPolicy) -> str:
+    """Why a gold holds no answer to itself: too large, alternatives, a denial; empty for nearly all."""
+    bare = _bare(gold)
+    hit = extract(rf"\boxed{{{bare}}}", "math")
+    if hit.final is None:
+        return f"does not verify against itself: {hit.reason}"
+    try:
+        _shape(_plain(bare))
+        same = quick(bare, hit.final, policy)
+    except TooLarge as exc:
+        return f"is too large: {exc}"
+    return "" if same else f"does not verify against itself: {hit.final[:80]!r}"
+
+
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
     """Compare the values of two answers in this process; None when it takes a worker."""
     return weigh(gold, answer, policy)[0]
@@ -449,6 +488,13 @@ def _whole(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
     if len(node.args) != len(parts):
         return None
     return contents if node.op == "set" else f"({contents})" if node.op == "tuple" and in_order else None
+
+
+def _with_unit(extraction: Extraction, text: str) -> Extraction:
+    """The last number of a text with the unit behind it: of "It takes 2 hours." the answer in minutes is 120."""
+    end = extraction.span[1] if extraction.span else len(text)
+    unit_behind = text[end : end + unit_after(text[end : end + 20])]
+    return dataclasses.replace(extraction, final=f"{extraction.final}{unit_behind}")
 
 
 _COUNTED = re.compile(r"(-?\d[\d.,/]*) \(([A-Za-z][A-Za-z -]*)\)")

@@ -34,7 +34,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, holds, num, renamed, unit, unit_words
+from ttc.answers.nodes import (
+    UNITS,
+    Term,
+    constant_of,
+    duration,
+    exact,
+    holds,
+    num,
+    renamed,
+    unit,
+    unit_and_way,
+    unit_words,
+)
 from ttc.answers.shapes import AXES, by_clock, components, entries, in_letters, least_residue, matrix_rows, word_key
 
 Ternary: TypeAlias = bool | None
@@ -172,8 +184,9 @@ class Comparison:
             return self.scalars(*angles)
         if not first_unit or not second_unit or first_unit == second_unit:
             return self.scalars(first, second)
+        (first_unit, first_way), (second_unit, second_way) = unit_and_way(first_unit), unit_and_way(second_unit)
         factors = _conversion(first_unit, second_unit)
-        if factors is None:
+        if factors is None or (first_way != second_way and first_way and second_way):
             return False
         # In the unit of the first, which is the gold's: an absolute tolerance is meant in it.
         return self.scalars(first, _scaled(second, factors[1] / factors[0]))
