@@ -858,3 +858,27 @@ def test_a_gold_that_no_answer_meets_is_an_error_and_not_a_wrong_answer(gold: st
     (verdict,) = judge([(gold, r"\boxed{7}")])
     assert verdict.status == "error"
     assert gold[:80] in verdict.reason
+
+
+def test_an_equation_of_constants_that_is_false_has_no_last_side() -> None:
+    verdicts_of("3", [r"\log_2 8 = 3"], [r"\log_8 2 = 3", r"\sqrt{2} + 1 = 3"])
+    verdicts_of("3.14", [r"\pi = 3.14"], [r"\pi = 4.14"])
+
+
+def test_a_list_in_square_brackets_may_be_written_with_others_or_none() -> None:
+    verdicts_of("[1, 4, 9, 16]", ["1, 4, 9, 16", "(1, 4, 9, 16)"], ["[16, 9, 4, 1]", "16, 9, 4, 1", "1, 4, 9"])
+    verdicts_of("[1, 2]", ["[1,2]"], ["(1,2)", "1, 2"])
+
+
+def test_a_family_of_solutions_need_not_say_that_its_letter_is_any_real_number() -> None:
+    right = ["(t,2t,-t)", "t(1,2,-1)", r"\{(t,2t,-t) : t\in\mathbb{R}\}", r"(t,2t,-t),\ t\in\mathbb{R}"]
+    verdicts_of(r"(t, 2t, -t), t \in \mathbb{R}", right, ["(t,2t,t)", r"\{(t,-2t,-t) : t\in\mathbb{R}\}"])
+
+
+def test_amounts_degrees_and_dots_are_read_in_their_usual_spellings() -> None:
+    verdicts_of("3,50 €", ["€3.50", r"3{,}50\text{ €}"], ["€350", "€3.05", r"3 \text{ or } 50"])
+    verdicts_of(r"7.5^\circ", [r"7\frac12^\circ", "7 1/2°"], [r"7\frac13^\circ"])
+    verdicts_of(r"\{2,4,6,\ldots\}", [r"\{2, 4, 6, \dots\}", r"\{2,4,6,...\}"], [r"\{2,4,6\}", r"\{2,4,8,\ldots\}"])
+    texts = ["**Answer.** 256", "The result: 256", "∴ 256", "Answer: 256"]
+    assert statuses([("256", f"We compute.\n\n{text}") for text in texts[:2]]) == ["correct"] * 2
+    assert statuses([("256", text) for text in texts]) == ["correct"] * 4

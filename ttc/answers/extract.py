@@ -561,7 +561,7 @@ _PHRASE = re.compile(
     r"(?:prints|returns|outputs|evaluates\sto)|\bit\s(?:prints|returns|outputs|evaluates\sto)(?=:?\s[`\"'\[({]))\s*:?\s"
     r"(?=```|\**(?:`[^`\n]{1,200}`|\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\[({][^\n]{1,200}[\])}]"
     r"|\$[^$\n]{1,80}\$|[-\w.,]{1,40})\**[.!]?\s*\Z)"
-    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:Result|Output)\s*[:：]))\**\s*",
+    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:the\s+)?(?:Result|Output)\s*[:：]|Answer\.(?=\*\*)))\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
 """What announces an answer: `The answer is `, `Final: `, `The largest n is `, `The output is `, `答案是`, `A: `."""

@@ -388,7 +388,7 @@ class _Grammar:
             elif unit := self._unit(above + below):
                 return Term("quantity", (_quotient(above, below), unit))
             elif not below and _whole(above[-1]) and (mixed := self._mixed(above[-1])):
-                above[-1] = mixed
+                above[-1] = self._in_degrees(mixed)
             elif self.peek.kind == "num" and self._runs_on():
                 raise Unparsed("a number runs on from what precedes it")
             else:
@@ -443,6 +443,11 @@ class _Grammar:
             else:
                 return node
         raise TooLarge(f"more than {MAX_POSTFIX} signs after one value")
+
+    def _in_degrees(self, mixed: Term) -> Term:
+        """A mixed number with the sign of degrees that may follow: 7 1/2 degrees."""
+        is_angle = self.peek.text == "^" and r"\circ" in (self.ahead(1).text, self.ahead(2).text)
+        return self._raised(mixed) if is_angle and self.accept("^") else mixed
 
     def _raised(self, node: Term) -> Term:
         braced = self.peek.text == "{" and self.ahead(1).text == r"\circ" and self.ahead(2).text == "}"

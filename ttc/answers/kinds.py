@@ -196,6 +196,8 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
         return start, start + len(rest)
     if number and (_AT_ONCE.fullmatch(clause[start : number.start()]) or _alone(clause, number)):
         return number.start(), number.end() + unit_after(clause[number.end() :])
+    if verdict_of(rest) != rest:
+        return start, start + len(rest)
     words = rest.strip("*\"'. ")
     return (start, start + len(rest)) if words and len(words.split()) <= 2 and not _PROSE.match(words) else None
 

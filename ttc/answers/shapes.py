@@ -587,10 +587,27 @@ def _lone_letter(node: Term) -> bool:
 
 
 def _consistent(operands: list[Term]) -> bool:
-    """Whether all sides that are rational have one value: 5 + 3 = 8 is, 3/8 = 37.5 % is, 8 = 9 is not."""
+    """Whether all sides have one value: 5 + 3 = 8 is, 3/8 = 37.5 % is, pi = 3.14 is, 8 = 9 and log_8 2 = 3 are not."""
     sides = [(exact(inner), name) for inner, name in map(_lift_unit, operands)]
     as_values = {value / 100 if name == "%" else value for value, name in sides if value is not None}
-    return len({value for value, _ in sides} - {None}) <= 1 or len(as_values) == 1
+    if len({value for value, _ in sides} - {None}) > 1 and len(as_values) > 1:
+        return False
+    return None not in {value for value, _ in sides} or _near_each_other(operands)
+
+
+_ROUNDED = 0.05
+"""How far, in relative terms, a rounded number may lie from the constant that it stands for."""
+
+
+def _near_each_other(constants: Sequence[Term]) -> bool:
+    """Whether constants, not all of them rational, may be one, rounded perhaps; also where nothing is known of them."""
+    if any(node.symbols() or node.op not in _COMPUTED for node in constants):
+        return True
+    sizes = [size for node in constants if (size := _size(Term("scalar", (node,)))) is not None]
+    return not sizes or max(sizes) - min(sizes) <= _ROUNDED * max(map(abs, sizes))
+
+
+_COMPUTED = frozenset({"num", "sym", "add", "mul", "div", "neg", "pow", "fn"})
 
 
 def _name(node: Term) -> str:

@@ -33,7 +33,7 @@ _SYMBOLS = {
     "⌈": r"\lceil ", "⌉": r"\rceil ", "％": "%", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
     "≡": r"\equiv ", "¬": r"\neg ", "∧": r"\land ", "∨": r"\lor ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
-    "✓": "", "✔": "", "✅": "",
+    "∴": r"\therefore ", "⇒": r"\Rightarrow ", "→": r"\to ", "✓": "", "✔": "", "✅": "",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
@@ -62,6 +62,8 @@ _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
 _BRACED_COMMA = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3})+(?=\{,\}\d{1,2}(?!\d))")
 _EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.])(?!.*,)", re.DOTALL)
 """Numbers whose thousands points part: 1.234.567, 1.234{,}50, and 1.234,50 as the whole answer."""
+_EURO_AMOUNT = re.compile(r"(\d),(\d\d)(?=\s*(?:EUR|[Ee]uros?)\b)")
+"""A decimal comma before the name of a currency: 3,50 EUR."""
 _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
 """A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
 _SPACED_WHOLE = re.compile(
@@ -221,7 +223,8 @@ _SYNONYMS = {
     "emptyset": r"\varnothing ", "O": r"\varnothing ", "R": r"\mathbb{R}", "notin": r"\in \mathbb{R}\setminus ",
     "backslash": r"\setminus ", "smallsetminus": r"\setminus ", "nexists": r"\text{does not exist}",
     "degree": r"^\circ ", "degrees": r"^\circ ", "varphi": r"\phi ", "imath": "i", "jmath": "j",
-    "dfrac": r"\frac", "tfrac": r"\frac", "cfrac": r"\frac", "pounds": " GBP ", "euro": " EUR ",
+    "ldots": r"\dots ", "cdots": r"\dots ", "dotsc": r"\dots ", "dotsb": r"\dots ", "dfrac": r"\frac", "tfrac": r"\frac",
+    "cfrac": r"\frac", "pounds": " GBP ", "euro": " EUR ",
 }  # fmt: skip
 """Commands, each with the one that stands for it."""
 _NAMED_COMMAND = re.compile(r"\\([A-Za-z]+)")
@@ -264,6 +267,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
     # Relations and operations.
     (r"\not", re.compile(r"\\not\s*="), r"\\ne "),
+    ("...", re.compile(r"(?<!\d)\.\.\."), r"\\dots "),
     ("<=", re.compile(r"<="), r"\\le "),
     (">=", re.compile(r">="), r"\\ge "),
     ("!=", re.compile(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
@@ -282,6 +286,13 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("<", re.compile(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
     ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
     (r"\mathbb", re.compile(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
+    (
+        r"\in",
+        re.compile(
+            r"\A\\\{(.*[^\s\w].*?)(?::|\||\\mid(?![A-Za-z]))\s*([a-z]\s*\\in\s*\\mathbb\s?\{?[CNQRZ]\}?)\s*\\\}\Z"
+        ),
+        r"\1, \2",
+    ),
     (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
     (
         "except",
@@ -290,7 +301,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
             r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
             re.IGNORECASE,
         ),
-        r"\\mathbb{R}\\setminus\\{\g<points>\\}",
+        lambda match: rf"\mathbb{{R}}\setminus\{{{match['points'].replace(' and ', ', ')}\}}",
     ),
     (
         "all",
@@ -398,7 +409,7 @@ def _with_plain_numbers(text: str) -> str:
     text = _POINTED.sub(lambda match: match[0].replace(".", ""), text)
     if european := _EUROPEAN.match(text):
         text = f"{european[1].replace('.', '')}.{european[2]}{text[european.end() :]}"
-    return text
+    return _EURO_AMOUNT.sub(r"\1.\2", text)
 
 
 def _with_plain_commands(text: str) -> str:

@@ -295,12 +295,18 @@ _BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
 """Signs of a value that its domain may change: a bound, or a period, which holds for whole numbers of both signs."""
 
 
-def _without_domain(gold: str, answer: str) -> str:
-    """An answer without what its letter runs over, where the gold does not say it either."""
+_FREE = re.compile(r"\\mathbb\s?\{?R")
+"""What a gold may say of a letter that an answer leaves out: it is any number."""
+
+
+def _without_domain(gold: str, answer: str, only: re.Pattern[str] | None = None) -> str:
+    """An answer without what its letter runs over, perhaps `only` such, where the gold does not say it either."""
     match = _QUALIFIED.fullmatch(answer) if "\\" in answer or "," in answer else None
     if match is None or not (match["words"] or match["bound"]) or _QUALIFIED.fullmatch(gold):
         return answer
     value, limits = match["value"], match["bound"] or ""
+    if only is not None and not only.search(limits):
+        return answer
     if limits.startswith(r"\ne") and r"\frac" not in value:
         return answer  # c x^2 without c = 0 is another family
     uses = re.search(rf"(?<![A-Za-z\\]){match['letter']}(?![A-Za-z])", value)
@@ -319,7 +325,8 @@ def weigh(
     Raises TooLarge beyond the grammar's caps.
     """
     left = _plain(gold)
-    right = _without_domain(left, _plain(answer))
+    right = _plain(answer)
+    left, right = _without_domain(right, left, _FREE), _without_domain(left, right)
     sides = (gold, answer) if "=" in gold and "=" in answer else ()
     names = [match["name"] for match in map(_STATISTIC.match, sides) if match]
     if len({*names}) > 1 or other_way(gold, answer, question):

@@ -544,6 +544,16 @@ def _as_column(node: Term, _beside: Term) -> Term:
     return Term("matrix", tuple((Term("scalar", (item,)),) for item in inner.args[1:]))
 
 
+def _as_list(node: Term, _beside: Term) -> Term:
+    """Three items or more as a list in square brackets, in their order."""
+    return Term("brackets", node.args) if len(node.args) > 2 and not any(map(entries, node.args)) else node
+
+
+def _as_set(node: Term, _beside: Term) -> Term:
+    """A list in square brackets as a set."""
+    return Term("set", node.args)
+
+
 def _as_quotient(node: Term, _beside: Term) -> Term:
     """A ratio of two beside a number: 2:3 is 2/3."""
     parts = [_with_unit(item) for item in node.args if item.op in ("scalar", "quantity")]
@@ -558,6 +568,9 @@ _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
     ("scalar", "tuple"): _as_point,
     ("scalar", "matrix"): _as_column,
     ("ratio", "scalar"): _as_quotient,
+    ("set", "brackets"): _as_list,
+    ("tuple", "brackets"): _as_list,
+    ("brackets", "set"): _as_set,
     **{(kind, "matrix"): _as_matrix for kind in ("tuple", "brackets", "interval")},
 }
 """How a shape of the first kind is read beside one of the second."""
