@@ -381,18 +381,23 @@ class _Grammar:
                 above.append(self.signed())
             elif self.accept("/", r"\div"):
                 below.append(self.signed())
-            elif self.accept("%", r"\%"):
-                return Term("quantity", (_quotient(above, below), "%"))
-            elif not self.starts_factor():
-                return _quotient(above, below)
-            elif unit := self._unit(above + below):
+            elif unit := self._percent() or self._unit(above + below):
                 return Term("quantity", (_quotient(above, below), unit))
-            elif not below and _whole(above[-1]) and (mixed := self._mixed(above[-1])):
-                above[-1] = self._in_degrees(mixed)
-            elif self.peek.kind == "num" and self._runs_on():
-                raise Unparsed("a number runs on from what precedes it")
+            elif self.starts_factor():
+                above[-1:] = self._with_next(above[-1], is_divided=bool(below))
             else:
-                above.append(self.power())
+                return _quotient(above, below)
+
+    def _percent(self) -> str:
+        return "%" if self.accept("%", r"\%") else ""
+
+    def _with_next(self, last: Term, is_divided: bool) -> list[Term]:
+        """The last factor and what stands right beside it: another factor, or the fraction of a mixed number."""
+        if not is_divided and _whole(last) and (mixed := self._mixed(last)):
+            return [self._in_degrees(mixed)]
+        if self.peek.kind == "num" and self._runs_on():
+            raise Unparsed("a number runs on from what precedes it")
+        return [last, self.power()]
 
     def _runs_on(self) -> bool:
         """Whether a number runs on from what stands before it: after a number, or a letter without a space."""
@@ -510,7 +515,7 @@ class _Grammar:
 
         Behind an expression with variables only a known unit or a plural in upright letters is one.
         """
-        if self.peek.kind not in ("word", "text"):
+        if self.peek.kind not in ("word", "text") or not self.starts_factor():
             return ""
         has_letters = any(node.symbols() for node in left)
         if has_letters and (self.peek.kind != "text" or self.ahead(1).kind not in ("end", "mark")):

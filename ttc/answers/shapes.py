@@ -612,51 +612,40 @@ _COMPUTED = frozenset({"num", "sym", "add", "mul", "div", "neg", "pow", "fn"})
 
 def _name(node: Term) -> str:
     """The name that an equation defines: x, x_1, f(x), f(3), (x, y); empty when the node is not a name."""
-    if node.op == "sym" and node.args[0] not in CONSTANTS:
-        return str(node.args[0])
-    if node.op == "mul" and len(node.args) == 2 and all(arg.op == "sym" for arg in node.args):
-        letter, argument = (str(arg.args[0]) for arg in node.args)
-        if letter == "Delta":
-            return f"Delta {argument}"
-        is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
-        is_function |= letter.endswith("'") and letter[0] != "y"
-        return f"{letter}({argument})" if is_function else ""
-    if node.op == "pow" and node.args[0].op == "sym" and str(node.args[0].args[0]).isupper():
-        return f"{node.args[0].args[0]}^-1" if exact(node.args[1]) == -1 else ""
-    if node.op == "mul" and len(node.args) == 2 and _is_inverse(node.args[0]) and node.args[1].op == "sym":
-        return f"{node.args[0].args[0].args[0]}^-1({node.args[1].args[0]})"
-    if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
-        value = exact(node.args[1])
-        return "" if value is None else f"{node.args[0].args[0]}({value})"
-    if (
-        node.op == "mul"
-        and len(node.args) == 2
-        and node.args[1].op == "seq"
-        and (letter := _function_name(node.args[0]))
-    ):
-        arguments = [_name(item) for item in node.args[1].args[2:]]
-        return f"{letter}({','.join(arguments)})" if all(arguments) else ""
-    if node.op == "seq" and node.args[0] == "(" and all(_name(item) for item in node.args[2:]):
-        return "(" + ",".join(_name(item) for item in node.args[2:]) + ")"
+    match node:
+        case Term("sym", (name,)) if name not in CONSTANTS:
+            return str(name)
+        case Term("mul", (Term("sym", (letter,)), Term("sym", (argument,)))):
+            return _name_of_two(str(letter), str(argument))
+        case Term("pow", (Term("sym", (letter,)), exponent)) if str(letter).isupper() and exact(exponent) == -1:
+            return f"{letter}^-1"
+        case Term("mul", (Term("pow", (Term("sym", (letter,)), exponent)), Term("sym", (argument,)))):
+            return f"{letter}^-1({argument})" if letter in _FUNCTIONS and exact(exponent) == -1 else ""
+        case Term("mul", (Term("sym", (letter,)), Term("seq", (_, _, *items)))) if str(letter)[:1] in _FUNCTIONS:
+            arguments = [_name(item) for item in items]
+            return f"{letter}({','.join(arguments)})" if all(arguments) else ""
+        case Term("mul", (Term("sym", (letter,)), argument)) if letter in _FUNCTIONS:
+            value = exact(argument)
+            return "" if value is None else f"{letter}({value})"
+        case Term("seq", ("(", _, *items)):
+            names = [_name(item) for item in items]
+            return f"({','.join(names)})" if all(names) else ""
     return ""
 
 
-def _function_name(node: Term) -> str:
-    """The letter of a function of several variables: f, or f_x for its derivative."""
-    name = str(node.args[0]) if node.op == "sym" else ""
-    return name if name[:1] in _FUNCTIONS and name[:1] else ""
+def _name_of_two(letter: str, argument: str) -> str:
+    """The name that two letters beside each other are, f(x) or Delta x; empty where they are a product."""
+    if letter == "Delta":
+        return f"Delta {argument}"
+    is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
+    is_function |= letter.endswith("'") and letter[0] != "y"
+    return f"{letter}({argument})" if is_function else ""
 
 
 def _is_product(name: str, value: Term) -> bool:
     """Whether y(x) is y times x, as in y x = 5, where nothing hangs on x."""
     letter, _, argument = name.partition("(")
     return bool(argument) and letter.rstrip("'") == "y" and argument[:-1] not in value.symbols()
-
-
-def _is_inverse(node: Term) -> bool:
-    """The inverse of a function: f^{-1}."""
-    is_power = node.op == "pow" and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS
-    return is_power and exact(node.args[1]) == -1
 
 
 def _two_bounds(node: Term) -> Term:

@@ -24,6 +24,7 @@ from itertools import takewhile
 
 from ttc.answers.nodes import UNITS, Term, is_unit, num
 
+# -- characters --------------------------------------------------------------------------------------------------------
 _SYMBOLS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "⁄": "/", "∕": "/", "÷": "/",
     "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "√": r"\sqrt ", "∛": r"\sqrt[3]",
@@ -47,6 +48,7 @@ _SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
 _ROOT_OF_RUN = re.compile(r"\\sqrt(\[3\])? ?(\d+(?:\.\d+)?|[A-Za-z])")
 r"""A root without braces, with the number or the letter below it: `\sqrt 12`, `\sqrt x`."""
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
+# -- layout ------------------------------------------------------------------------------------------------------------
 _WRAPPERS = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|mathstrut)(?![A-Za-z])\.?"
     r"|\\[!;:>](?!\d)|\\phantom\{[^{}]*\}|\\hspace\*?\{[^{}]*\}|\\label\{[^{}]*\}|\$\$?|(?<!\\)\\[()\[\]]"
@@ -54,6 +56,7 @@ _WRAPPERS = re.compile(
 r"""Commands of layout and signs around a formula, which mean nothing: `\left`, `\displaystyle`, `$`, `\(`."""
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
 r"""All white space and what LaTeX sets as such: `\quad`, `\,`, `~`."""
+# -- thousands and decimals --------------------------------------------------------------------------------------------
 _THIN = re.compile(r"(?<=\d)(?:'|_|\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
 r"""What parts thousands but is no plain comma: 1'000, 1_000, 1\,000, 1{,}000."""
 _COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
@@ -73,6 +76,7 @@ _SPACED_WHOLE = re.compile(
 """A number whose thousands plain spaces part, with nothing but its unit beside it."""
 _CALCULATED = re.compile(r"<<[^<>]*>>")
 """The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
+# -- boxes, looks and styles -------------------------------------------------------------------------------------------
 _NESTED_BOX = re.compile(
     r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{)"
     r"|(?:mathbf|mathrm|textbf)(?=\s*\{\s*(?:[A-Za-z]\s*=|\\[dtc]?frac|\\sqrt)))\s*\{"
@@ -87,6 +91,7 @@ _UNIT_FRACTION = re.compile(
 r"""A unit as a fraction of units: `\frac{\text{m}}{\text{s}^2}`."""
 _STYLED_TEXT = re.compile(r"\\(?:mathbf|mathrm|textbf|boldsymbol)\s*\{\s*(\\text\s*\{[^{}]*\})\s*\}")
 r"""Text inside a bold or upright style: `\mathbf{\text{(B)}}`."""
+# -- angles, repeating decimals, binomial coefficients, moduli, primes, ordinals ---------------------------------------
 _DMS = re.compile(
     r"(\d{1,4})\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)(?:\s|\\[,;: ])*(\d{1,2})\s*'(?!')"
     r"(?:(?:\s|\\[,;: ])*(\d{1,2}(?:\.\d{1,6})?)\s*(?:''|\"))?"
@@ -117,6 +122,7 @@ _ORDINAL = re.compile(
     r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\}|(?:st|nd|rd|th)(?![A-Za-z]))"
 )
 r"""The letters of an ordinal number: the th of `5^{\text{th}}`."""
+# -- what stands before a value ----------------------------------------------------------------------------------------
 _VALUE_IN_TEXT = re.compile(
     r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}"
 )
@@ -149,6 +155,7 @@ _TITLE = re.compile(
 _NO_TITLE = frozenset(
     {"not", "no", "never", "cannot", "twice", "thrice", "half", "double", "triple", "wrong", "incorrect"}
 )
+# -- units and money ---------------------------------------------------------------------------------------------------
 _POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s/()]|\\cdot(?![A-Za-z])|\^-?\d|\^\{-?\d\})+)\}")
 r"""Units with powers, dots or slashes in upright letters: `\text{kg m/s^2}`."""
 _DOTTED_UNITS = re.compile(
@@ -172,6 +179,7 @@ _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 _IN_THOUSANDS = re.compile(r"(USD {1,2}\d[\d,]*(?:\.\d+)?) ?([kKmMbB])(?![A-Za-z])")
 _SIZE_LETTERS = {"k": "thousand", "m": "million", "b": "billion"}
 """Letters behind an amount of money: $70k, $1.5M."""
+# -- fractions and derivatives -----------------------------------------------------------------------------------------
 _TEXT_STYLE = re.compile(r"\\text(?:rm|normal|up|sf|tt)(?=\s*\{)")
 r"""Styles of text, which mean nothing: `\textrm`."""
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
@@ -215,18 +223,22 @@ def _subscripted(match: re.Match[str]) -> str:
     return f"{match[1] or match[3]}_{{{''.join(letter * int(times or 1) for letter, times in by)}}} "
 
 
-_SYNONYMS = {
-    "leq": r"\le ", "leqslant": r"\le ", "leqq": r"\le ", "geq": r"\ge ", "geqslant": r"\ge ", "geqq": r"\ge ",
-    "neq": r"\ne ", "lt": "<", "gt": ">", "lbrack": "[", "rbrack": "]", "lbrace": r"\{", "rbrace": r"\}", "lvert": "|",
-    "rvert": "|", "vert": "|", "colon": ":", "ast": "*", "star": "*", "wedge": r"\land ", "vee": r"\lor ",
-    "lnot": r"\neg ", "rightarrow": r"\to ", "longrightarrow": r"\to ", "bigcup": r"\cup ", "bigcap": r"\cap ",
-    "emptyset": r"\varnothing ", "O": r"\varnothing ", "R": r"\mathbb{R}", "notin": r"\in \mathbb{R}\setminus ",
-    "backslash": r"\setminus ", "smallsetminus": r"\setminus ", "nexists": r"\text{does not exist}",
-    "degree": r"^\circ ", "degrees": r"^\circ ", "varphi": r"\phi ", "imath": "i", "jmath": "j",
-    "ldots": r"\dots ", "cdots": r"\dots ", "dotsc": r"\dots ", "dotsb": r"\dots ", "dfrac": r"\frac", "tfrac": r"\frac",
-    "cfrac": r"\frac", "pounds": " GBP ", "euro": " EUR ",
+# -- other spellings, each with the one that stands for it -------------------------------------------------------------
+_SPELLINGS = {
+    # Relations and operations.
+    r"\le ": "leq leqslant leqq", r"\ge ": "geq geqslant geqq", r"\ne ": "neq", "<": "lt", ">": "gt",
+    r"\to ": "rightarrow longrightarrow", "*": "ast star", ":": "colon", r"\frac": "dfrac tfrac cfrac",
+    r"\land ": "wedge", r"\lor ": "vee", r"\neg ": "lnot",
+    # Brackets and sets.
+    "[": "lbrack", "]": "rbrack", r"\{": "lbrace", r"\}": "rbrace", "|": "vert lvert rvert", r"\cup ": "bigcup",
+    r"\cap ": "bigcap", r"\setminus ": "backslash smallsetminus", r"\varnothing ": "emptyset O", r"\mathbb{R}": "R",
+    r"\in \mathbb{R}\setminus ": "notin", r"\dots ": "ldots cdots dotsc dotsb",
+    # Letters, units and words.
+    "i": "imath", "j": "jmath", r"\phi ": "varphi", r"^\circ ": "degree degrees", " GBP ": "pounds", " EUR ": "euro",
+    r"\text{does not exist}": "nexists",
 }  # fmt: skip
-"""Commands, each with the one that stands for it."""
+_SYNONYMS = {name: command for command, names in _SPELLINGS.items() for name in names.split()}
+"""Commands, each with what stands for it."""
 _NAMED_COMMAND = re.compile(r"\\([A-Za-z]+)")
 _BASES = {"b": 2, "o": 8, "x": 16}
 
@@ -384,6 +396,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
 """What a spelling has in it, the spelling, and the one that stands for it."""
 
 
+# -- the plain form ----------------------------------------------------------------------------------------------------
 def plain(text: str) -> str:
     """Return `text` as plain LaTeX-like ASCII where it is mathematics; other characters stay. Never raises."""
     if text.isdigit() and text.isascii():
@@ -622,6 +635,7 @@ def _vulgar(match: re.Match[str]) -> str:
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
+# -- tokens ------------------------------------------------------------------------------------------------------------
 MAX_CHARS = 4096
 MAX_TOKENS = 1500
 

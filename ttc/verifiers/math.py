@@ -261,11 +261,10 @@ class MathVerifier(TargetVerifier[Target]):
         return reply
 
 
+# -- two answers -------------------------------------------------------------------------------------------------------
 UNPARSED = "not in the grammar of answers"
 _PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
 """A space that makes two numbers of what would be one without it: 1, 500 is not 1,500."""
-
-
 _LABELLED = re.compile(
     r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*)?\(\s*(?P<letter>[A-E])\s*\)(?P<value>.*)", re.DOTALL
 )
@@ -279,8 +278,6 @@ _STATISTIC = re.compile(
 """What is said of a matrix, a chance or a solution, which is not told from a number later: Var(X) = 3."""
 _NO_VALUE = re.compile(r"\A\s*,|\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
 """What makes of a letter and what is behind it more, or less, than one choice."""
-
-
 _QUALIFIED = re.compile(
     r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+)"
     r"(?P<words>\\text\s?\{[\s,]*(?:(?:for|where|with)(?: (?:all|any|every|each|some))?)?"
@@ -293,8 +290,6 @@ _QUALIFIED = re.compile(
 """A value, and behind it what its letter runs over: 2^k for all k > 0, 2x + c where c is a constant."""
 _BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
 """Signs of a value that its domain may change: a bound, or a period, which holds for whole numbers of both signs."""
-
-
 _FREE = re.compile(r"\\mathbb\s?\{?R")
 """What a gold may say of a letter that an answer leaves out: it is any number."""
 
@@ -324,27 +319,10 @@ def weigh(
 
     Raises TooLarge beyond the grammar's caps.
     """
-    left = _plain(gold)
-    right = _plain(answer)
+    left, right = _plain(gold), _plain(answer)
     left, right = _without_domain(right, left, _FREE), _without_domain(left, right)
-    sides = (gold, answer) if "=" in gold and "=" in answer else ()
-    names = [match["name"] for match in map(_STATISTIC.match, sides) if match]
-    if len({*names}) > 1 or other_way(gold, answer, question):
-        return False, "different"
-    if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
-        return True, "spelled"
-    if _LOGIC.search(left):
-        from ttc.answers.normal import same_formula  # seldom needed
-
-        if (equal := same_formula(left, right)) is not None:
-            return equal, "proved" if equal else "different"
-    if letter := _LABELLED.fullmatch(gold):
-        chosen, is_bare = _LABELLED.fullmatch(answer) or _LETTER.fullmatch(answer), not letter["value"].strip(" }")
-        if chosen and (is_bare or not chosen["value"].strip(" }")):
-            if chosen["letter"] != letter["letter"]:
-                return False, "different"
-            if not _NO_VALUE.search(chosen["value"]):
-                return True, "letter"
+    if decision := _by_text(gold, answer, left, right, question):
+        return decision
     first, second = _shape(left), _shape(right)
     if first is None:
         return None, ""
@@ -355,14 +333,10 @@ def weigh(
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    second = _worked_out(first, _valued(first, _decimal(first, right, _electrical(first, second))))
-    first = read_bounds(first, second)
-    second = read_constants(first, read_turns(first, second, question), question)
-    first = _in_unit(first, second, asks_unit(question))
+    first, second = _read_together(first, _decimal(first, right, second), question)
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
-    first, second = read_residues(first, second, question if asks_residue(question) else "")
-    first, second = read_alike(*read_axes(first, second))
+    first, second = read_alike(first, second)
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
@@ -375,6 +349,44 @@ def weigh(
     return equal, "proved" if equal else ""
 
 
+def _by_text(gold: str, answer: str, left: str, right: str, question: str) -> tuple[bool, str] | None:
+    """What two texts decide before they are parsed, `left` and `right` in plain form; None where they do not."""
+    sides = (gold, answer) if "=" in gold and "=" in answer else ()
+    names = {match["name"] for match in map(_STATISTIC.match, sides) if match}
+    if len(names) > 1 or other_way(gold, answer, question):
+        return False, "different"
+    if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
+        return True, "spelled"
+    if _LOGIC.search(left):
+        from ttc.answers.normal import same_formula  # seldom needed
+
+        equal = same_formula(left, right)
+        return None if equal is None else (equal, "proved" if equal else "different")
+    letter = _LABELLED.fullmatch(gold)
+    return _by_letter(letter, answer) if letter else None
+
+
+def _by_letter(letter: re.Match[str], answer: str) -> tuple[bool, str] | None:
+    """Whether an answer has the letter of a gold that is (B) or (B) 12; None where its value has to tell."""
+    choice = _LABELLED.fullmatch(answer) or _LETTER.fullmatch(answer)
+    if choice is None or (letter["value"].strip(" }") and choice["value"].strip(" }")):
+        return None
+    if choice["letter"] != letter["letter"]:
+        return False, "different"
+    return None if _NO_VALUE.search(choice["value"]) else (True, "letter")
+
+
+def _read_together(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
+    """Both answers with what each leaves open read as the other one and the question have it."""
+    answer = _worked_out(gold, _valued(gold, _electrical(gold, answer)))
+    gold = read_bounds(gold, answer)
+    answer = read_constants(gold, read_turns(gold, answer, question), question)
+    gold = _in_unit(gold, answer, asks_unit(question))
+    gold, answer = read_residues(gold, answer, question if asks_residue(question) else "")
+    return read_axes(gold, answer)
+
+
+# -- an answer read beside its gold ------------------------------------------------------------------------------------
 def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
     r"""A short word as the product of its letters beside a formula of just these letters: ab beside `a \cdot b`.
 
@@ -387,8 +399,6 @@ def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
 
 
 _DECIMAL_COMMA = re.compile(r"\A(-?(?:USD |EUR )?(?:0|[1-9]\d*)),(\d+)(?=\D*\Z)")
-
-
 _LAKHS = re.compile(r"-?(?:USD |INR )?[1-9]\d?(?:,\d\d)+,\d{3}")
 
 
@@ -460,6 +470,7 @@ def _has_like_terms(gold: Term, answer: Term) -> bool:
     return any(map(has_like_terms, scalars(answer))) and not any(map(has_like_terms, golds))
 
 
+# -- golds and parts ---------------------------------------------------------------------------------------------------
 @functools.lru_cache(maxsize=4096)
 def _defect(gold: str, policy: EqualityPolicy) -> str:
     """Why a gold holds no answer to itself: too large, alternatives, a denial; empty for nearly all."""
@@ -518,6 +529,7 @@ def _bare(gold: str) -> str:
     return extract(gold, "math").final or gold
 
 
+# -- the card, and what is kept of texts -------------------------------------------------------------------------------
 def _card(name: str, version: str, pool: Pool) -> Card:
     return Card(
         name,

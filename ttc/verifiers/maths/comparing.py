@@ -336,6 +336,7 @@ class Comparison:
         return equal if equal is not None else self.decide.proportional(first[1], second[1], positive)
 
 
+# -- shapes that are read as the kind of the other side ----------------------------------------------------------------
 def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
     """Two shapes, each read as the kind that the other is where its spelling leaves that open."""
     if left.op == right.op:
@@ -347,6 +348,7 @@ def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
     return left, right
 
 
+# -- golds and answers that say one thing in unlike ways ---------------------------------------------------------------
 def read_bounds(gold: Term, answer: Term) -> Term:
     """A gold |x - a| < b as its interval, and |x - a| > b as its two, beside an answer that is no such relation.
 
@@ -491,6 +493,7 @@ def _has_modulus(question: str, modulus: Term) -> bool:
     return size is None or re.search(rf"(?<![\d.,]){size}(?![\d/]|[.,]\d)", question.replace("{,}", "")) is not None
 
 
+# -- how a shape is read beside one of another kind --------------------------------------------------------------------
 def read_axes(left: Term, right: Term) -> tuple[Term, Term]:
     r"""Two sums over axes that are written in unlike ways, `2\hat{i} - \hat{j}` and 2i - j, as vectors."""
     if left.op != "scalar" or right.op != "scalar":
@@ -587,6 +590,7 @@ _ROOTS = re.compile(r"([xz]|lambda)_\d")
 """Names of the solutions of one equation, in no order."""
 
 
+# -- verdicts, lists and digits ----------------------------------------------------------------------------------------
 def all_of(values: Sequence[Ternary]) -> Ternary:
     """False if one is False, else None if one is open, else True."""
     return False if False in values else None if None in values else True
@@ -650,6 +654,7 @@ def _magnitude(value: Fraction) -> int:
     return guess
 
 
+# -- units -------------------------------------------------------------------------------------------------------------
 def _with_unit(node: Term) -> tuple[Term, str]:
     inner: Term = node.args[0]
     return inner, node.args[1] if node.op == "quantity" else ""
@@ -717,6 +722,7 @@ def _measures(text: str) -> list[set[str]]:
     return known if any(known[1:]) else known[:1]
 
 
+# -- names and equations -----------------------------------------------------------------------------------------------
 _INDEXED = re.compile(r"(?P<head>[A-Za-z])_(?P<index>[a-z])")
 
 
