@@ -847,6 +847,21 @@ def test_factors_that_are_no_primes_are_no_prime_factorisation() -> None:
     ]  # fmt: skip
 
 
+def test_a_price_for_each_of_something_is_a_quantity() -> None:
+    verdicts_of("18", [r"\$18/day", r"\$18 \text{ per day}", r"\$18\text{/day}", r"\$18 \text{ each}"], [r"\$81/day"])
+    verdicts_of(
+        r"18 \text{ dollars per day}", [r"\$18/day", "$18 a day"], [r"\$18/hour", "€18/day", r"\$18 \text{ per week}"]
+    )
+    verdicts_of(r"\$4.50 \text{ per pound}", [r"\$4.50/lb", "4.50"], [r"\$4.50 \text{ per person}", r"\$5.40/lb"])
+
+
+def test_a_so_before_a_whole_answer_is_no_part_of_it() -> None:
+    texts = ["Thus: 18", "So, 18 dollars.", "Hence $18.", "Therefore 18"]
+    assert {*statuses([("18", text) for text in texts])} == {"correct"}
+    assert {*statuses([("18", text) for text in texts], kind="number")} == {"correct"}
+    assert statuses([("18", "Thus: 81"), ("18", "So 18 or 19")], kind="number") == ["incorrect", "no_answer"]
+
+
 def test_a_thin_space_as_latex_writes_it_ends_no_sentence() -> None:
     assert statuses([(r"11,\! 111", r"The final answer is $11,\! 111$."), ("11111", r"It is $11,\! 112$.")]) == [
         "correct", "no_answer",

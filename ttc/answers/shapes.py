@@ -773,8 +773,8 @@ _STYLE = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|emph|operatorname)\s*\{([^{}]*)\}"
 )
 r"""Words in a style: `\text{yes}`, `\textbf{yes}`."""
-_ESCAPED = re.compile(r"\\([&%_#$])")
-r"""A sign that LaTeX wants a backslash before: `\%`, `\&`."""
+_ESCAPED = re.compile(r"\\([&%_#${}])")
+r"""A sign that LaTeX wants a backslash before: `\%`, `\}`."""
 _TIED = re.compile(r"(?<=\w)(?:~|\\[ ,])(?=\w)")
 """What LaTeX writes for a space between words: `New~York`."""
 _MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)

@@ -177,6 +177,11 @@ r"""A Greek letter before a unit, for a millionth of it: `5 \mu m`, `5\mu\text{F
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 """A dollar sign before an amount, where no second one makes it the start of a formula: $5, -$5."""
 _IN_THOUSANDS = re.compile(r"(USD {1,2}\d[\d,]*(?:\.\d+)?) ?([kKmMbB])(?![A-Za-z])")
+_RATE = re.compile(
+    r"(USD|EUR|GBP|JPY|INR)\s+(\d[\d,]*(?:\.\d+)?)\s*(?:\\(?:text|mathrm)\s?\{\s*)?"
+    r"(?:(?:/|per\b|an?\b)\s*(?:\\(?:text|mathrm)\s?\{\s*)?(?P<for>[A-Za-z]{1,20})|each|apiece)\s*\}?[.\s]*\Z"
+)
+r"""An amount of money for each of something: `\$18/day`, `\$4.50 \text{ per pound}`, $3 each."""
 _SIZE_LETTERS = {"k": "thousand", "m": "million", "b": "billion"}
 """Letters behind an amount of money: $70k, $1.5M."""
 # -- fractions and derivatives -----------------------------------------------------------------------------------------
@@ -451,7 +456,8 @@ def _without_styles(text: str) -> str:
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
     if "USD" in text:
         text = _IN_THOUSANDS.sub(lambda match: f"{match[1]} {_SIZE_LETTERS[match[2].lower()]} ", text)
-    return _SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip()
+    text = _SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip()
+    return _RATE.sub(lambda match: rf"{match[2]} \text{{{match[1]}{'/' + match['for'] if match['for'] else ''}}}", text)
 
 
 def _without_lead(text: str) -> str:
