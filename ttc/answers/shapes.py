@@ -285,14 +285,14 @@ def _conditions(shapes: tuple[Term, ...]) -> Term | None:
     names = {item.args[0] for item in shapes if item.op == "named"}
     if len(names) != 1 or shapes[0].op != "named":
         return None
-    if (holes := _all_holes(shapes)) is not None:
-        return Term("named", (names.pop(), _reals_without(holes)))
+    if (all_points := _all_points_left_out(shapes)) is not None:
+        return Term("named", (names.pop(), _reals_without(all_points)))
     bodies = [item.args[1] if item.op == "named" else item for item in shapes]
     bodies = [body for body in bodies if body != _ALL] or bodies[:1]
-    points = [point for body in bodies for point in _holes(body)]
-    rest = [body for body in bodies if not _holes(body)]
-    if points and len(rest) == 1 and (pierced := _pierced(rest[0], points)):
-        return Term("named", (names.pop(), pierced))
+    points = [point for body in bodies for point in _points_left_out(body)]
+    rest = [body for body in bodies if not _points_left_out(body)]
+    if points and len(rest) == 1 and (interval := _without_points(rest[0], points)):
+        return Term("named", (names.pop(), interval))
     if len(bodies) == 2 and all(item.op == "named" for item in shapes) and (rays := _two_rays(*bodies)):
         return Term("named", (names.pop(), rays))
     return Term("named", (names.pop(), bodies[0])) if len(bodies) == 1 < len(shapes) else None
@@ -307,15 +307,15 @@ def _two_rays(first: Term, second: Term) -> Term | None:
     return Term("union", (first, second)) if low > high else between
 
 
-def _all_holes(shapes: tuple[Term, ...]) -> list[Term] | None:
+def _all_points_left_out(shapes: tuple[Term, ...]) -> list[Term] | None:
     """The points of x != 1, x != 2 and of x != 1, 2; None where something else is said of x."""
-    holes = list[Term]()
+    all_points = list[Term]()
     for item in shapes:
-        points = (item,) if item.op == "scalar" else _holes(item.args[1]) if item.op == "named" else ()
+        points = (item,) if item.op == "scalar" else _points_left_out(item.args[1]) if item.op == "named" else ()
         if not points and item.args[-1] != _ALL:
             return None
-        holes += points
-    return holes or None
+        all_points += points
+    return all_points or None
 
 
 def _is_infinite(end: Term) -> bool:
@@ -342,7 +342,7 @@ def _reals_without(points: Sequence[Term]) -> Term:
     return Term("union", tuple(Term("tuple", pair) for pair in pairwise(ends)))
 
 
-def _pierced(body: Term, points: Sequence[Term]) -> Term | None:
+def _without_points(body: Term, points: Sequence[Term]) -> Term | None:
     """An interval without some points inside it or at its ends; None for any other body."""
     whole = _ends(body) if body.op in ("interval", "tuple") else None
     sizes = sorted((size, point) for point in dict.fromkeys(points) if (size := _size(point)) is not None)
@@ -366,7 +366,7 @@ def _between_ends(low: Term, high: Term, left: bool, right: bool) -> Term:
     return Term("interval", (low, high, left, right)) if left or right else Term("tuple", (low, high))
 
 
-def _holes(union: Term) -> tuple[Term, ...]:
+def _points_left_out(union: Term) -> tuple[Term, ...]:
     """The points that open intervals leave out of the reals; nothing for any other shape."""
     parts = union.args if union.op == "union" else ()
     whole = parts and all(part.op == "tuple" and len(part.args) == 2 for part in parts)
@@ -380,10 +380,12 @@ def _without(node: Term) -> Term:
     """The reals without points or without an interval as a union; any other difference of sets as it is."""
     whole, rest = map(shape, node.args)
     if whole != _ALL:
-        pierced = (
-            _pierced(whole, rest.args) if rest.op == "set" and all(item.op == "scalar" for item in rest.args) else None
+        interval = (
+            _without_points(whole, rest.args)
+            if rest.op == "set" and all(item.op == "scalar" for item in rest.args)
+            else None
         )
-        return pierced or Term("without", (whole, rest))
+        return interval or Term("without", (whole, rest))
     if rest.op == "set" and all(item.op == "scalar" for item in rest.args):
         return _reals_without(rest.args)
     if rest.op not in ("tuple", "interval") or (rest.op == "tuple" and len(rest.args) != 2):

@@ -476,6 +476,8 @@ def _defect(gold: str, policy: EqualityPolicy) -> str:
     """Why a gold holds no answer to itself: too large, alternatives, a denial; empty for nearly all."""
     bare = _bare(gold)
     hit = extract(rf"\boxed{{{bare}}}", "math")
+    if hit.reason == "hedge":
+        return "does not verify against itself: it offers several answers or a doubt; list others as `alternatives`"
     if hit.final is None:
         return f"does not verify against itself: {hit.reason}"
     try:
