@@ -317,4 +317,5 @@ def test_a_member_counts_as_often_as_it_stands_however_it_is_spelt() -> None:
 
 
 def test_several_boxes_for_a_gold_beyond_the_caps_are_a_verdict() -> None:
-    assert statuses([("9" * 1200, r"The roots are \boxed{2} and \boxed{3}")]) == ["no_answer"]
+    # The gold is at fault, so that there is no verdict on the answer.
+    assert statuses([("9" * 1200, r"The roots are \boxed{2} and \boxed{3}")]) == ["error"]

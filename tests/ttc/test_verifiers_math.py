@@ -764,3 +764,136 @@ def test_what_is_counted_or_given_behind_an_expression_is_no_part_of_it() -> Non
 def test_a_numeral_of_base_ten_is_its_number() -> None:
     verdicts_of("32_{10}", ["32", "32_{10}"], ["32_8"])
     verdicts_of("32_8", [], ["32", "26"])
+
+
+def test_a_set_of_sets_keeps_its_members_apart() -> None:
+    verdicts_of(r"\{\{1\},\{2\},\{1,2\}\}", [r"\{\{2,1\},\{2\},\{1\}\}"], [r"\{1,2,\{1,2\}\}", r"\{\{1\},\{2\}\}"])
+    verdicts_of(r"\{1,2\}, \{3,4\}", [r"\{4,3\}, \{1,2\}"], [r"\{1,3\}, \{2,4\}", r"\{1,2,3,4\}"])
+    verdicts_of(r"\{1 \pm \sqrt 2\}", [r"\{1+\sqrt2, 1-\sqrt2\}"], [r"\{1+\sqrt2\}"])
+
+
+@pytest.mark.parametrize(
+    ("question", "right", "wrong"),
+    [
+        ("By what percent did the price increase?", "increase", "decrease"),
+        ("By what percent did sales fall?", "decrease", "increase"),
+        ("What is the percent change?", "increase", "decrease"),
+    ],
+)
+def test_a_change_has_the_direction_that_the_question_names(question: str, right: str, wrong: str) -> None:
+    target = {"answer": r"20\%", "question": question}
+    texts = [r"\boxed{{20\% \text{{ {} }}}}", "The answer is a 20% {}.", "So the answer is an {} of 20%."]
+    assert {*statuses([(target, text.format(right)) for text in texts])} == {"correct"}
+    assert {*statuses([(target, text.format(wrong)) for text in texts])} == {"incorrect"}
+
+
+def test_a_share_in_words_is_its_fraction_and_not_its_first_number() -> None:
+    pairs = [("1/5", "1 in 5"), ("1/5", "1 out of 5"), ("1/5", "2 out of 10"), ("1", "1 out of 5"), ("1/5", "5 in 1")]
+    found = statuses([(gold, f"The answer is {text}.") for gold, text in pairs])
+    assert found == ["correct"] * 3 + ["incorrect"] * 2
+    assert statuses([("5", "So it is 3 out of 5 people.")], kind="number") != ["correct"]
+
+
+def test_directions_of_units_bearings_and_permutations_are_told_apart() -> None:
+    verdicts_of(
+        r"5\text{ m/s north}",
+        [r"5\text{ m/s, north}", r"5\text{ m/s due north}", r"5\text{ m/s to the north}", r"5\text{ m/s}"],
+        [r"5\text{ m/s south}", r"5\text{ m/s to the east}", r"5\text{ km/h north}"],
+    )
+    verdicts_of(r"N 30^\circ E", [r"\text{N }30^\circ\text{ E}"], [r"E 30^\circ N", r"N 30^\circ W", r"N 60^\circ E"])
+    verdicts_of("(1 3 2)(4 5)", [r"(4\ 5)(2\ 1\ 3)", "(5 4)(3 2 1)"], ["(1 2 3)(4 5)", "(1 3 2)", "(1 3)(2 4 5)"])
+
+
+def test_formulas_of_logic_are_compared_by_their_truth_tables() -> None:
+    verdicts_of(
+        r"\neg p \lor q",
+        [r"q \vee \lnot p", r"\neg(p \land \neg q)", "q∨¬p"],
+        [r"p \lor q", r"\neg p \land q", r"p \to q", r"\neg p \lor (q \land q)", r"\neg (p \lor q)"],
+    )
+    verdicts_of(r"(p\land q)\to r", [r"p\to q\to r"], [r"(p\to q)\to r", r"r\to(p\land q)"])
+
+
+def test_a_question_of_several_parts_wants_each_of_them() -> None:
+    gold = "(a) 5, (b) 12"
+    right = [
+        r"\boxed{(a)\ 5,\quad (b)\ 12}", r"\boxed{5, 12}", "(a) 5\n(b) 12", "(a) \\boxed{5}\n\n(b) \\boxed{12}",
+        "**(a)** 2+3 gives 5, so the answer is 5.\n**(b)** The answer is $12$.", r"First \boxed{5}. Then \boxed{12}.",
+    ]  # fmt: skip
+    wrong = [
+        r"\boxed{(a)\ 12, (b)\ 5}", r"\boxed{12, 5}", "(a) 5\n(b) 13", r"(a) 5, so \boxed{12}", r"\boxed{5}",
+        "(b) 12\n(a) 5", "(a) 5\n(b) I do not know.",
+    ]  # fmt: skip
+    assert {*statuses([(gold, text) for text in right])} == {"correct"}
+    assert "correct" not in statuses([(gold, text) for text in wrong])
+    verdicts_of(gold, [r"\displaystyle (a) 5, (b) 12", r"\text{(a) } 5 \text{ and (b) } 12"], ["(a) 5"])
+
+
+def test_a_gold_says_what_it_counts_in_brackets() -> None:
+    assert statuses([("9 (apples)", text) for text in ("9", "9 apples", "The answer is 9.")]) == ["correct"] * 3
+    assert statuses([("9 (apples)", text) for text in ("8", "90 apples", "19 apples")]) == ["incorrect"] * 3
+    math().check_gold("9 (apples)")
+
+
+def test_the_unit_behind_a_last_number_counts_where_the_question_asks_for_one() -> None:
+    hours = {"answer": "2", "question": "How many hours does it take?"}
+    texts = ["So it takes 2 hours.", "So it takes 120 minutes.", "So it takes 2 minutes.", "So it is 2."]
+    assert statuses([(hours, text) for text in texts], kind="number") == ["correct"] * 2 + ["incorrect", "correct"]
+
+
+def test_factors_that_are_no_primes_are_no_prime_factorisation() -> None:
+    target = {"answer": r"2^4 \cdot 3 \cdot 7", "question": "Find the prime factorization of 336."}
+    assert statuses([(target, rf"\boxed{{{text}}}") for text in (r"7\cdot3\cdot2^4", r"16\cdot21", "336")]) == [
+        "correct", "incorrect", "incorrect",
+    ]  # fmt: skip
+
+
+def test_a_price_for_each_of_something_is_a_quantity() -> None:
+    verdicts_of("18", [r"\$18/day", r"\$18 \text{ per day}", r"\$18\text{/day}", r"\$18 \text{ each}"], [r"\$81/day"])
+    verdicts_of(
+        r"18 \text{ dollars per day}", [r"\$18/day", "$18 a day"], [r"\$18/hour", "€18/day", r"\$18 \text{ per week}"]
+    )
+    verdicts_of(r"\$4.50 \text{ per pound}", [r"\$4.50/lb", "4.50"], [r"\$4.50 \text{ per person}", r"\$5.40/lb"])
+
+
+def test_a_so_before_a_whole_answer_is_no_part_of_it() -> None:
+    texts = ["Thus: 18", "So, 18 dollars.", "Hence $18.", "Therefore 18"]
+    assert {*statuses([("18", text) for text in texts])} == {"correct"}
+    assert {*statuses([("18", text) for text in texts], kind="number")} == {"correct"}
+    assert statuses([("18", "Thus: 81"), ("18", "So 18 or 19")], kind="number") == ["incorrect", "no_answer"]
+
+
+def test_a_thin_space_as_latex_writes_it_ends_no_sentence() -> None:
+    assert statuses([(r"11,\! 111", r"The final answer is $11,\! 111$."), ("11111", r"It is $11,\! 112$.")]) == [
+        "correct", "no_answer",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("gold", ["1 or 4", "9" * 1200])
+def test_a_gold_that_no_answer_meets_is_an_error_and_not_a_wrong_answer(gold: str) -> None:
+    (verdict,) = judge([(gold, r"\boxed{7}")])
+    assert verdict.status == "error"
+    assert gold[:80] in verdict.reason
+
+
+def test_an_equation_of_constants_that_is_false_has_no_last_side() -> None:
+    verdicts_of("3", [r"\log_2 8 = 3"], [r"\log_8 2 = 3", r"\sqrt{2} + 1 = 3"])
+    verdicts_of("3.14", [r"\pi = 3.14"], [r"\pi = 4.14"])
+
+
+def test_a_list_in_square_brackets_may_be_written_with_others_or_none() -> None:
+    verdicts_of("[1, 4, 9, 16]", ["1, 4, 9, 16", "(1, 4, 9, 16)"], ["[16, 9, 4, 1]", "16, 9, 4, 1", "1, 4, 9"])
+    verdicts_of("[1, 2]", ["[1,2]"], ["(1,2)", "1, 2"])
+
+
+def test_a_family_of_solutions_need_not_say_that_its_letter_is_any_real_number() -> None:
+    right = ["(t,2t,-t)", "t(1,2,-1)", r"\{(t,2t,-t) : t\in\mathbb{R}\}", r"(t,2t,-t),\ t\in\mathbb{R}"]
+    verdicts_of(r"(t, 2t, -t), t \in \mathbb{R}", right, ["(t,2t,t)", r"\{(t,-2t,-t) : t\in\mathbb{R}\}"])
+
+
+def test_amounts_degrees_and_dots_are_read_in_their_usual_spellings() -> None:
+    verdicts_of("3,50 €", ["€3.50", r"3{,}50\text{ €}"], ["€350", "€3.05", r"3 \text{ or } 50"])
+    verdicts_of(r"7.5^\circ", [r"7\frac12^\circ", "7 1/2°"], [r"7\frac13^\circ"])
+    verdicts_of(r"\{2,4,6,\ldots\}", [r"\{2, 4, 6, \dots\}", r"\{2,4,6,...\}"], [r"\{2,4,6\}", r"\{2,4,8,\ldots\}"])
+    texts = ["**Answer.** 256", "The result: 256", "∴ 256", "Answer: 256"]
+    assert statuses([("256", f"We compute.\n\n{text}") for text in texts[:2]]) == ["correct"] * 2
+    assert statuses([("256", text) for text in texts]) == ["correct"] * 4

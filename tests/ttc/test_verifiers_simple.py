@@ -420,3 +420,12 @@ def test_letters_are_found_in_quotes_behind_option_and_in_chinese(text: str) -> 
 )  # fmt: skip
 def test_a_letter_that_is_denied_or_has_another_beside_it_is_no_answer(text: str) -> None:
     assert [judge(choice(), letter, text).status for letter in "BCD"] == ["no_answer"] * 3
+
+
+def test_brackets_that_close_no_box_are_a_gold_and_an_article_is_no_part_of_a_name() -> None:
+    exact().check_gold("] }")
+    for text in ("So we need ] }. So the answer is ] }", r"\boxed{] \}}", "] }"):
+        assert judge(exact(), "] }", text).status == "correct"
+    assert judge(exact(), "] }", "The answer is } ].").status == "incorrect"
+    assert judge(exact(), "blue whale", "It's the blue whale.").status == "correct"
+    assert judge(exact(), "b c", "a b c").status == "incorrect"

@@ -19,7 +19,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import TypeAlias
 
 from ttc.answers.nodes import is_unit
@@ -398,10 +398,6 @@ def _alternatives(final: str) -> tuple[str, ...]:
     return tuple(part.strip(" ,") for some in OR_WORD.split(final) for part in _LISTED.split(some.strip(" ,")))
 
 
-_LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
-"""A comma between values, outside of brackets; one of thousands has no space behind it."""
-
-
 def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
     """The contents of the boxes in the clause of the last one; none for alternatives in unlike units, 1 hour or 9 m."""
     first = len(boxed) - 1
@@ -441,6 +437,61 @@ def _one_clause(between: str) -> bool:
     if len(between) > 200 or "..." in between or r"\dots" in between or "…" in between:
         return False
     return _CORRECTION.search(between) is None
+
+
+# -- answers to several parts ------------------------------------------------------------------------------------------
+_PART = re.compile(
+    r"(?<![\w)}])(?:\\(?:text|textbf|mathrm|mathbf)\s?\{(?:\s*and\b)?)?[ *]*"
+    r"(?:\((?P<label>[a-h]|i{1,3}|iv|v|[1-8])|(?<![(,\w])(?P<bare>[a-h]|i{1,3}|iv|v))\)[ *:]*\}?:?"
+)
+"""The label of a part: `(a)`, `b)`, `\\textbf{(ii)}`."""
+_SERIES = (tuple("abcdefgh"), ("i", "ii", "iii", "iv", "v"), tuple("12345678"))
+_AROUND_PART = (
+    r"(?:[\s,;:*]|\\(?:q?quad|displaystyle)(?![A-Za-z])|\\\\|\\[,;:! ()\[\]]"
+    r"|\\text\s?\{\s*(?:and|[,;])?\s*\}|\band\b)"
+)
+_AT_ENDS = re.compile(rf"\A{_AROUND_PART}+|{_AROUND_PART}+\Z")
+
+
+def labelled(text: str) -> tuple[str, ...]:
+    """The values of (a) 5, (b) 12, in the order of their labels; nothing where a text is anything else."""
+    marks = list(_PART.finditer(text))
+    if len(marks) < 2 or _AT_ENDS.sub("", text[: marks[0].start()]).strip("${") or not _in_series(marks):
+        return ()
+    values = [_AT_ENDS.sub("", section) for section in _between(text, marks)]
+    return tuple(value.strip("$ ") if value.count("$") % 2 else value for value in values) if all(values) else ()
+
+
+def _in_series(marks: list[re.Match[str]]) -> bool:
+    labels = tuple(mark["label"] or mark["bare"] for mark in marks)
+    return any(labels == series[: len(labels)] for series in _SERIES)
+
+
+def _between(text: str, marks: list[re.Match[str]]) -> list[str]:
+    """What stands behind each mark, up to the next one."""
+    return [text[mark.end() : after.start() if after else None] for mark, after in zip_longest(marks, marks[1:])]
+
+
+_PART_OF_TEXT = re.compile(rf"^[ \t#*>-]*{_PART.pattern}", re.MULTILINE)
+"""A label that begins a line."""
+_LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
+"""A comma between values, outside of brackets; one of thousands has no space behind it."""
+
+
+def answers_of_parts(text: str, final: str, number: int, extract: Callable[[str], Extraction]) -> tuple[str, ...]:
+    """The answers to so many parts: in one box, in a part of the text each, in a box each; nothing where fewer are.
+
+    `final` is the answer of the whole text, and `extract` finds that of a part of it.
+    """
+    if len(parts := labelled(final)) == number:
+        return parts
+    start = answer_start(text) or 0
+    marks = list(_PART_OF_TEXT.finditer(text, start))[-number:]
+    if len(marks) == number and _in_series(marks):
+        return tuple(extract(section).final or "" for section in _between(text, marks))
+    boxed = [text[box.start : box.end] for box in boxes(text, start)]
+    values = boxed if len(boxed) == number else _LISTED.split(final)
+    return tuple(values) if len(values) == number else ()
 
 
 # -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
@@ -510,7 +561,7 @@ _PHRASE = re.compile(
     r"(?:prints|returns|outputs|evaluates\sto)|\bit\s(?:prints|returns|outputs|evaluates\sto)(?=:?\s[`\"'\[({]))\s*:?\s"
     r"(?=```|\**(?:`[^`\n]{1,200}`|\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\[({][^\n]{1,200}[\])}]"
     r"|\$[^$\n]{1,80}\$|[-\w.,]{1,40})\**[.!]?\s*\Z)"
-    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:Result|Output)\s*[:：]))\**\s*",
+    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:the\s+)?(?:Result|Output)\s*[:：]|Answer\.(?=\*\*)))\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
 """What announces an answer: `The answer is `, `Final: `, `The largest n is `, `The output is `, `答案是`, `A: `."""
@@ -524,7 +575,7 @@ _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)|\s[—–]\s(?=[a-z])"
-    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<!\d)!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )

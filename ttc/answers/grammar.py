@@ -45,7 +45,7 @@ RELATIONS = {
     r"\equiv": "==",
 }
 """Spelling of a relation to its operator."""
-SIGNS_OF_LOGIC = {r"\lor": "or", r"\vee": "or", r"\land": "and", r"\wedge": "and"}
+SIGNS_OF_LOGIC = {r"\lor": "or", r"\land": "and"}
 GREEK = frozenset({
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "kappa", "lambda",
     "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda",
@@ -381,18 +381,23 @@ class _Grammar:
                 above.append(self.signed())
             elif self.accept("/", r"\div"):
                 below.append(self.signed())
-            elif self.accept("%", r"\%"):
-                return Term("quantity", (_quotient(above, below), "%"))
-            elif not self.starts_factor():
-                return _quotient(above, below)
-            elif unit := self._unit(above + below):
+            elif unit := self._percent() or self._unit(above + below):
                 return Term("quantity", (_quotient(above, below), unit))
-            elif not below and _whole(above[-1]) and (mixed := self._mixed(above[-1])):
-                above[-1] = mixed
-            elif self.peek.kind == "num" and self._runs_on():
-                raise Unparsed("a number runs on from what precedes it")
+            elif self.starts_factor():
+                above[-1:] = self._with_next(above[-1], is_divided=bool(below))
             else:
-                above.append(self.power())
+                return _quotient(above, below)
+
+    def _percent(self) -> str:
+        return "%" if self.accept("%", r"\%") else ""
+
+    def _with_next(self, last: Term, is_divided: bool) -> list[Term]:
+        """The last factor and what stands right beside it: another factor, or the fraction of a mixed number."""
+        if not is_divided and _whole(last) and (mixed := self._mixed(last)):
+            return [self._in_degrees(mixed)]
+        if self.peek.kind == "num" and self._runs_on():
+            raise Unparsed("a number runs on from what precedes it")
+        return [last, self.power()]
 
     def _runs_on(self) -> bool:
         """Whether a number runs on from what stands before it: after a number, or a letter without a space."""
@@ -443,6 +448,11 @@ class _Grammar:
             else:
                 return node
         raise TooLarge(f"more than {MAX_POSTFIX} signs after one value")
+
+    def _in_degrees(self, mixed: Term) -> Term:
+        """A mixed number with the sign of degrees that may follow: 7 1/2 degrees."""
+        is_angle = self.peek.text == "^" and r"\circ" in (self.ahead(1).text, self.ahead(2).text)
+        return self._raised(mixed) if is_angle and self.accept("^") else mixed
 
     def _raised(self, node: Term) -> Term:
         braced = self.peek.text == "{" and self.ahead(1).text == r"\circ" and self.ahead(2).text == "}"
@@ -505,7 +515,7 @@ class _Grammar:
 
         Behind an expression with variables only a known unit or a plural in upright letters is one.
         """
-        if self.peek.kind not in ("word", "text"):
+        if self.peek.kind not in ("word", "text") or not self.starts_factor():
             return ""
         has_letters = any(node.symbols() for node in left)
         if has_letters and (self.peek.kind != "text" or self.ahead(1).kind not in ("end", "mark")):
@@ -774,7 +784,8 @@ class _Grammar:
         return Term("fn", ("sqrt", self.group()))
 
     def _number_set(self) -> Term:
-        return Term("sym", (f"set:{_name(self.group())}",))
+        name = f"set:{_name(self.group())}"
+        return Term("sym", (f"{name}_{self._subscript()}" if self.accept("_") else name,))
 
     def _decorated(self) -> str:
         if self.peek.kind == "word":
@@ -986,4 +997,6 @@ def _name(node: Term) -> str:
         return f"-{_name(node.args[0])}"
     if node.op == "add":
         return "+".join(map(_name, node.args)).replace("+-", "-")
+    if node.op == "div":
+        return "/".join(map(_name, node.args))
     raise Unparsed("a subscript that is not a name")

@@ -95,13 +95,17 @@ def same_class(first: str, second: str) -> bool:
     return len({*classes((first, second)).values()}) == 1
 
 
-_JOIN = re.compile(r" (?![\d.\\])|(?<![\d}]) ")
+_JOIN = re.compile(r" (?!\d|\.|\\frac)|(?<![\d}]) ")
 r"""A space that no spelling needs, unlike one between two numbers or a number and a fraction: `1 \frac{1}{2}`."""
+
+
+_BRACED_INDEX = re.compile(r"([_^]) ?\{ ?(\w) ?\}")
+"""An index or an exponent of one character in braces, which need not be there."""
 
 
 def spelling_key(text: str) -> str:
     """The class of an answer by its cleaned spelling alone."""
-    return "?" + _JOIN.sub("", " ".join(text.split()))
+    return "?" + _JOIN.sub("", _BRACED_INDEX.sub(r"\1\2", " ".join(text.split())))
 
 
 def shape_key(node: Term) -> str:

@@ -126,7 +126,7 @@ _UNDER = re.compile(
 """A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
 _INNER = re.compile(
     r"(?:\d[,.]|(?<![\d.,])\d{1,3} |[\d)}\]][^\S\n]?[-+−*/×÷·⋅⁄]\s?[$(*_]*|[\d)] [x:] |\d[–'′]\s?"
-    r"|\d\s?(?:R|r|remainder)\s?|(?<![A-Za-z])[A-Za-z]|\\[({][^$\n]{1,40}[,;]\s*"
+    r"|\d\s?(?:R|r|remainder|out of)\s?|(?<![A-Za-z])[A-Za-z]|\\[({][^$\n]{1,40}[,;]\s*"
     r"|[(\[](?:\\[a-z]+|(?![A-Za-z]{3})[^()\[\]$\n\\]){1,40}[,;]\s*)$"
 )
 """What stands before a number that ends a longer one, a sum or a pair: 2,74 and 2 740 and 9 + 1 and (7, 6)."""
@@ -186,7 +186,7 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
         place = _trim_math(clause[named.end() :])
         return place and (named.end() + place[0], named.end() + place[1])
     if inline := _NEAR_INLINE.match(clause):
-        return inline.start("formula"), inline.end() + _unit_after(clause[inline.end() :])
+        return inline.start("formula"), inline.end() + unit_after(clause[inline.end() :])
     if calculated := _CALCULATION.fullmatch(rest):
         return start + calculated.start("result"), start + calculated.end("result")
     if _MATHEMATICS.search(rest):
@@ -195,7 +195,9 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
     if number and _part_of_more(clause, number):
         return start, start + len(rest)
     if number and (_AT_ONCE.fullmatch(clause[start : number.start()]) or _alone(clause, number)):
-        return number.start(), number.end() + _unit_after(clause[number.end() :])
+        return number.start(), number.end() + unit_after(clause[number.end() :])
+    if verdict_of(rest) != rest:
+        return start, start + len(rest)
     words = rest.strip("*\"'. ")
     return (start, start + len(rest)) if words and len(words.split()) <= 2 and not _PROSE.match(words) else None
 
@@ -244,7 +246,7 @@ def _alone(clause: str, number: re.Match[str]) -> bool:
     return early and _NUMBER.search(clause, number.end()) is None
 
 
-def _unit_after(rest: str) -> int:
+def unit_after(rest: str) -> int:
     """How long the percent sign, degree sign or known unit is that follows a number; 0 without one."""
     match = re.match(r"\s?(?:%|\\%|°|(?P<word>(?!in\s+\w)[A-Za-z]{2,14})\b)", rest)  # 5 in total are no inches
     unit = match and (match["word"] is None or match["word"] in UNITS or match["word"] == "percent")
@@ -262,8 +264,14 @@ def _parses(text: str) -> bool:
         return False
 
 
+_THUS = re.compile(r"\s*(?:so|thus|hence|therefore)\b[\s,:]*", re.IGNORECASE)
+
+
 def _bare_math(text: str, start: int) -> Hit:
-    """The text itself, when it is one line and nothing but an answer."""
+    """The text itself, when it is one line and nothing but an answer, perhaps with a `so` before it."""
+    end = len(text.rstrip(" .\n"))
+    if (lead := _THUS.match(text, start)) and "\n" not in text[lead.end() : end] and _parses(text[lead.end() : end]):
+        return found(text, lead.end(), end, "bare")
     body = text[start:].strip()
     if fenced := _FENCED.search(text, start):
         return found(text, *fenced.span("value"), "bare") if _parses(fenced["value"]) else None
@@ -341,7 +349,7 @@ _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULE
 
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
 _LETTER = re.compile(
-    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[]|\boption\b|\bchoice\b|\banswer\b|\bletter\b"
+    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[（]|选项|选择|\boption\b|\bchoice\b|\banswer\b|\bletter\b"
     r"|\b(?:la|el|die|opción|(?:a\s)?(?:opção|letra)|lettera|lettre|buchstabe|réponse|respuesta|risposta|resposta)\b|\s)*"
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
@@ -488,7 +496,8 @@ _VERDICTS = tuple(
         rf"(?:choose|pick|select|go(?:ing)?\s+with)\s+){_CHOSEN}",
         rf"{_START}{_SO}?(?i:(?:(?:it|this|that)\s+(?:is|must\s+be|has\s+to\s+be|matches|corresponds\s+to)|it['’]s"
         rf"|(?:the\s+)?(?:(?:correct|right)\s+)?letter\s+is)\s+){_CHOSEN}",
-        rf"{_CLAUSE_START}(?:{_SO}(?i:it\s+(?:is|must\s+be)\s+)?|which\s+is\s+){_CHOSEN}",
+        rf"{_CLAUSE_START}(?:{_SO}(?i:it\s+(?:is|must\s+be)\s+)?|which\s+is\s+|[^.!?\n]*(?:[→⇒]|->)\s*){_CHOSEN}",
+        rf"{_CLAUSE_START}{_SO}?(?i:only\s+){_CHOSEN}(?i:\s+(?:remains|is\s+left))",
         rf"{_START}{_SO}?(?:答案|因此|所以)?(?:故|应)?选(?:择|项)?\s*[:：]?\s*{_CHOSEN}。?",
     )
 )

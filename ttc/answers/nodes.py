@@ -418,6 +418,15 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "fahrenheit": [("1", "F fahrenheit")],
     "kelvin": [("1", "K kelvin kelvins")],
     "current": [("1", "A amp amps ampere amperes"), ("1/1000", "mA"), ("1e-6", "uA")],
+    "data": [
+        ("1", "bit bits"), ("1000", "kb Kb kbit kilobit kilobits"), ("1e6", "Mb Mbit megabit megabits"),
+        ("1e9", "Gb Gbit gigabit gigabits"),
+    ],
+    "data/time": [("1", "bps"), ("1000", "kbps Kbps"), ("1e6", "Mbps"), ("1e9", "Gbps")],
+    # A kilobyte has 1,000 or 1,024 bytes, so that each size is a measure of its own.
+    "data:B": [("1", "byte bytes")], "data:kB": [("1", "kB KB kilobyte kilobytes")],
+    "data:MB": [("1", "MB megabyte megabytes")], "data:GB": [("1", "GB gigabyte gigabytes")],
+    "data:TB": [("1", "TB terabyte terabytes")],
     "amount": [("1", "mol mole moles"), ("1/1000", "mmol")],
     "amount/length^3": [("1000", "M molar"), ("1", "mM")],
     "length*mass/time^2": [("1", "N newton newtons"), ("1000", "kN"), ("1/1000", "mN")],
@@ -612,8 +621,29 @@ _PORTION = re.compile(r"(?P<of>[A-Za-z]{1,14}) of (?P<thing>[A-Za-z -]{1,40})")
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*(?:\^[23])?\.?")
 
 
+_TOWARDS = re.compile(
+    r"(?P<unit>.*?[^\s,]),? (?:due |to the |towards? the )?"
+    r"(?P<way>(?:north|south)(?:east|west)?|east|west|left|right|upwards?|downwards?|(?:counter-?|anti-?)?clockwise)",
+    re.IGNORECASE,
+)
+"""A unit and a direction: m/s north, `km to the east`."""
+_WAYS = {"upwards": "upward", "downwards": "downward", "counterclockwise": "anticlockwise"}
+
+
+def unit_and_way(name: str) -> tuple[str, str]:
+    """A unit without the direction behind it, and that direction; empty where it has none."""
+    towards = _TOWARDS.fullmatch(name)
+    if towards is None:
+        return name, ""
+    way = towards["way"].lower().replace("-", "")
+    return towards["unit"], _WAYS.get(way, way)
+
+
 def is_unit(name: str) -> bool:
     """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
+    name, way = unit_and_way(name)
+    if way and known_unit(name.partition("^")[0].partition("/")[0]) is None:
+        return False
     if (portion := _PORTION.fullmatch(name.strip())) and (
         portion["of"].lower() in PORTIONS or known_unit(portion["of"])
     ):

@@ -6,12 +6,14 @@ pi, e, i, fractional powers of primes (`\sqrt{12}` is 2 times 3^(1/2); powers of
 floor, the root of a sum). Equal when left - right has the numerator zero: that is a proof, whatever the atoms are.
 Different, proved too, when what is left has no atom of the last kind and not both pi and e. Else not decided.
 Fractions are equal as fractions: x/x is 1. Cost: bounded by MAX_TERMS products of monomials. Left out: nested roots
-(`\sqrt{3+2\sqrt 2}`), trigonometric identities, exponents with variables; those are sampled.
+(`\sqrt{3+2\sqrt 2}`), trigonometric identities, exponents with variables; those are sampled. Formulas of logic have
+their truth tables (`same_formula`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import TypeAlias
 
@@ -282,3 +284,85 @@ def _primes(value: int) -> Mapping[int, int] | None:
     if value > 1:
         exponents[value] = exponents.get(value, 0) + 1
     return exponents
+
+
+# -- formulas of logic -------------------------------------------------------------------------------------------------
+_LOGICAL = re.compile(
+    r"\s*(?:(?P<letter>[A-Za-z])(?![A-Za-z])"
+    r"|(?P<sign>\\(?:neg|sim|land|lor|to|implies|Rightarrow|leftrightarrow|Leftrightarrow|iff)(?![A-Za-z])|[()\[\]]))\s*"
+)
+_ARROWS: tuple[tuple[frozenset[str], Callable[[int, int], int]], ...] = (
+    (frozenset({r"\iff", r"\leftrightarrow", r"\Leftrightarrow"}), lambda left, right: ~(left ^ right)),
+    (frozenset({r"\to", r"\implies", r"\Rightarrow"}), lambda left, right: ~left | right),
+)
+_CONNECTIVES: tuple[tuple[frozenset[str], Callable[[int, int], int]], ...] = (
+    *_ARROWS,
+    (frozenset({r"\lor"}), lambda left, right: left | right),
+    (frozenset({r"\land"}), lambda left, right: left & right),
+)
+"""The signs between two formulas, weakest first, each with what it makes of two truth tables."""
+MAX_LETTERS, MAX_SIGNS = 6, 100
+"""Letters, and letters with signs, of a formula beyond which no truth table is made."""
+
+
+def same_formula(gold: str, answer: str) -> bool | None:
+    r"""Whether two formulas of logic hold together; None where one is none, or the answer is longer or has more arrows.
+
+    So `q \lor \neg p` is `\neg p \lor q`. `p \to q` is not decided beside it, nor is a formula that was not simplified.
+    """
+    sides = [_logical_tokens(text) for text in (gold, answer)]
+    letters = sorted({token for tokens in sides for token in tokens if token.isalpha()})
+    if not all(sides) or len(letters) > MAX_LETTERS or not any(token.startswith("\\") for token in sides[0]):
+        return None
+    num_rows = 2 ** len(letters)
+    tables = {letter: sum(1 << row for row in range(num_rows) if row >> at & 1) for at, letter in enumerate(letters)}
+    first, second = (_table(list(reversed(tokens)), tables) for tokens in sides)
+    if first is None or second is None:
+        return None
+    if (first ^ second) & (1 << num_rows) - 1:
+        return False
+    sizes = [sum(map(str.isalpha, tokens)) for tokens in sides]
+    arrows = [{token for token in tokens if any(token in signs for signs, _ in _ARROWS)} for tokens in sides]
+    return True if sizes[1] <= sizes[0] and arrows[1] <= arrows[0] else None
+
+
+def _logical_tokens(text: str) -> list[str]:
+    """The letters, signs and brackets of a formula; nothing where a text has anything else."""
+    tokens, at = list[str](), 0
+    while len(tokens) < MAX_SIGNS and (match := _LOGICAL.match(text, at)):
+        tokens.append(match["letter"] or match["sign"])
+        at = match.end()
+    return tokens if at == len(text) else []
+
+
+def _table(tokens: list[str], tables: Mapping[str, int]) -> int | None:
+    """The truth table of a formula, a bit for each row; None where its tokens, last one first, are no formula."""
+    try:
+        table = _joint_table(tokens, tables, 0)
+    except (IndexError, KeyError):
+        return None
+    return None if tokens else table
+
+
+def _joint_table(tokens: list[str], tables: Mapping[str, int], level: int) -> int:
+    if level == len(_CONNECTIVES):
+        return _single_table(tokens, tables)
+    signs, join = _CONNECTIVES[level]
+    left = _joint_table(tokens, tables, level + 1)
+    while tokens and tokens[-1] in signs:
+        tokens.pop()
+        # p -> q -> r is p -> (q -> r); for the others it is all one.
+        left = join(left, _joint_table(tokens, tables, level))
+    return left
+
+
+def _single_table(tokens: list[str], tables: Mapping[str, int]) -> int:
+    token = tokens.pop()
+    if token in (r"\neg", r"\sim"):
+        return ~_single_table(tokens, tables)
+    if token not in ("(", "["):
+        return tables[token]
+    table = _joint_table(tokens, tables, 0)
+    if tokens.pop() not in (")", "]"):
+        raise KeyError(token)
+    return table

@@ -42,9 +42,10 @@ _NUMBERS = {
 _ALL_NUMBERS = re.compile(rf"(?:the )?(?:set of )?(?:all |the )?(?:the )?(?P<kind>{'|'.join(_NUMBERS)})")
 """Words for a set of numbers: all integers, the set of real numbers."""
 _NEGATIVE_INFINITY = frozenset({"negative infinity", "minus infinity"})
+_SUBJECT = re.compile(r"\A(?:(?:the (?:limit|series|integral|sequence)|it) )?(?:is )?(?=[a-z])")
+"""What a verdict in words is about: the series converges, it is undefined."""
 _SAME_WORDS = {
-    "dne": "does not exist", "the limit does not exist": "does not exist", "it does not exist": "does not exist",
-    "not defined": "undefined", "is undefined": "undefined", "is not defined": "undefined",
+    "dne": "does not exist", "not defined": "undefined", "convergent": "converges", "divergent": "diverges",
 }  # fmt: skip
 """Words that say the same."""
 _ENDLESS = re.compile(
@@ -82,7 +83,8 @@ def _words(node: Term) -> Term:
         return Term("empty")
     if words in INFINITY or _ENDLESS.fullmatch(words):
         return _scalar(_INFINITE)
-    if same := _SAME_WORDS.get(words):
+    verdict = _SUBJECT.sub("", words)
+    if (same := _SAME_WORDS.get(verdict, verdict)) != words:
         return Term("text", (same,))
     if words in HALVES_AT_TWELVE:
         return Term("time", (12, 0, HALVES_AT_TWELVE[words]))
@@ -223,7 +225,7 @@ def _sequence(node: Term) -> Term:
     opening, closing, *items = node.args
     shapes = tuple(shape(item) for item in items)
     if opening == "{":
-        return Term("set", tuple(dict.fromkeys(_flat(shapes))))
+        return Term("set", tuple(dict.fromkeys(_flat(items, shapes))))
     if (opening, closing) == ("(", ")"):
         return Term("tuple", shapes)
     if len(shapes) == 2 and not (opening + closing == "[]" and entries(shapes[0])):
@@ -258,9 +260,12 @@ def matrix_rows(node: Term) -> tuple[tuple[Term, ...], ...]:
     return rows if rows and rows[0] and len({*map(len, rows)}) == 1 else ()
 
 
-def _flat(shapes: tuple[Term, ...]) -> tuple[Term, ...]:
-    """The members of a set: a plus-minus inside it contributes both."""
-    return tuple(inner for item in shapes for inner in (item.args if item.op == "set" else (item,)))
+def _flat(nodes: Sequence[Term], shapes: Sequence[Term]) -> tuple[Term, ...]:
+    """The members of a set: a plus-minus inside it contributes both, a set in braces is one member."""
+    members = list[Term]()
+    for node, item in zip(nodes, shapes, strict=True):
+        members += item.args if item.op == "set" and node.op != "seq" else [item]
+    return tuple(members)
 
 
 def _list(node: Term) -> Term:
@@ -270,8 +275,8 @@ def _list(node: Term) -> Term:
     names = {item.args[0] for item in shapes if item.op == "named"}
     if len(names) == 1:
         bare = tuple(item.args[1] if item.op == "named" else item for item in shapes)
-        return Term("named", (names.pop(), Term("set", _flat(bare))))
-    return Term("set", _flat(shapes))
+        return Term("named", (names.pop(), Term("set", _flat(node.args, bare))))
+    return Term("set", _flat(node.args, shapes))
 
 
 # -- conditions on one variable, and their unions, as intervals --------------------------------------------------------
@@ -280,14 +285,14 @@ def _conditions(shapes: tuple[Term, ...]) -> Term | None:
     names = {item.args[0] for item in shapes if item.op == "named"}
     if len(names) != 1 or shapes[0].op != "named":
         return None
-    if (holes := _all_holes(shapes)) is not None:
-        return Term("named", (names.pop(), _reals_without(holes)))
+    if (all_points := _all_points_left_out(shapes)) is not None:
+        return Term("named", (names.pop(), _reals_without(all_points)))
     bodies = [item.args[1] if item.op == "named" else item for item in shapes]
     bodies = [body for body in bodies if body != _ALL] or bodies[:1]
-    points = [point for body in bodies for point in _holes(body)]
-    rest = [body for body in bodies if not _holes(body)]
-    if points and len(rest) == 1 and (pierced := _pierced(rest[0], points)):
-        return Term("named", (names.pop(), pierced))
+    points = [point for body in bodies for point in _points_left_out(body)]
+    rest = [body for body in bodies if not _points_left_out(body)]
+    if points and len(rest) == 1 and (interval := _without_points(rest[0], points)):
+        return Term("named", (names.pop(), interval))
     if len(bodies) == 2 and all(item.op == "named" for item in shapes) and (rays := _two_rays(*bodies)):
         return Term("named", (names.pop(), rays))
     return Term("named", (names.pop(), bodies[0])) if len(bodies) == 1 < len(shapes) else None
@@ -302,15 +307,15 @@ def _two_rays(first: Term, second: Term) -> Term | None:
     return Term("union", (first, second)) if low > high else between
 
 
-def _all_holes(shapes: tuple[Term, ...]) -> list[Term] | None:
+def _all_points_left_out(shapes: tuple[Term, ...]) -> list[Term] | None:
     """The points of x != 1, x != 2 and of x != 1, 2; None where something else is said of x."""
-    holes = list[Term]()
+    all_points = list[Term]()
     for item in shapes:
-        points = (item,) if item.op == "scalar" else _holes(item.args[1]) if item.op == "named" else ()
+        points = (item,) if item.op == "scalar" else _points_left_out(item.args[1]) if item.op == "named" else ()
         if not points and item.args[-1] != _ALL:
             return None
-        holes += points
-    return holes or None
+        all_points += points
+    return all_points or None
 
 
 def _is_infinite(end: Term) -> bool:
@@ -337,7 +342,7 @@ def _reals_without(points: Sequence[Term]) -> Term:
     return Term("union", tuple(Term("tuple", pair) for pair in pairwise(ends)))
 
 
-def _pierced(body: Term, points: Sequence[Term]) -> Term | None:
+def _without_points(body: Term, points: Sequence[Term]) -> Term | None:
     """An interval without some points inside it or at its ends; None for any other body."""
     whole = _ends(body) if body.op in ("interval", "tuple") else None
     sizes = sorted((size, point) for point in dict.fromkeys(points) if (size := _size(point)) is not None)
@@ -361,7 +366,7 @@ def _between_ends(low: Term, high: Term, left: bool, right: bool) -> Term:
     return Term("interval", (low, high, left, right)) if left or right else Term("tuple", (low, high))
 
 
-def _holes(union: Term) -> tuple[Term, ...]:
+def _points_left_out(union: Term) -> tuple[Term, ...]:
     """The points that open intervals leave out of the reals; nothing for any other shape."""
     parts = union.args if union.op == "union" else ()
     whole = parts and all(part.op == "tuple" and len(part.args) == 2 for part in parts)
@@ -375,10 +380,12 @@ def _without(node: Term) -> Term:
     """The reals without points or without an interval as a union; any other difference of sets as it is."""
     whole, rest = map(shape, node.args)
     if whole != _ALL:
-        pierced = (
-            _pierced(whole, rest.args) if rest.op == "set" and all(item.op == "scalar" for item in rest.args) else None
+        interval = (
+            _without_points(whole, rest.args)
+            if rest.op == "set" and all(item.op == "scalar" for item in rest.args)
+            else None
         )
-        return pierced or Term("without", (whole, rest))
+        return interval or Term("without", (whole, rest))
     if rest.op == "set" and all(item.op == "scalar" for item in rest.args):
         return _reals_without(rest.args)
     if rest.op not in ("tuple", "interval") or (rest.op == "tuple" and len(rest.args) != 2):
@@ -582,59 +589,65 @@ def _lone_letter(node: Term) -> bool:
 
 
 def _consistent(operands: list[Term]) -> bool:
-    """Whether all sides that are rational have one value: 5 + 3 = 8 is, 3/8 = 37.5 % is, 8 = 9 is not."""
+    """Whether all sides have one value: 5 + 3 = 8 is, 3/8 = 37.5 % is, pi = 3.14 is, 8 = 9 and log_8 2 = 3 are not."""
     sides = [(exact(inner), name) for inner, name in map(_lift_unit, operands)]
     as_values = {value / 100 if name == "%" else value for value, name in sides if value is not None}
-    return len({value for value, _ in sides} - {None}) <= 1 or len(as_values) == 1
+    if len({value for value, _ in sides} - {None}) > 1 and len(as_values) > 1:
+        return False
+    return None not in {value for value, _ in sides} or _near_each_other(operands)
+
+
+_ROUNDED = 0.05
+"""How far, in relative terms, a rounded number may lie from the constant that it stands for."""
+
+
+def _near_each_other(constants: Sequence[Term]) -> bool:
+    """Whether constants, not all of them rational, may be one, rounded perhaps; also where nothing is known of them."""
+    if any(node.symbols() or node.op not in _COMPUTED for node in constants):
+        return True
+    sizes = [size for node in constants if (size := _size(Term("scalar", (node,)))) is not None]
+    return not sizes or max(sizes) - min(sizes) <= _ROUNDED * max(map(abs, sizes))
+
+
+_COMPUTED = frozenset({"num", "sym", "add", "mul", "div", "neg", "pow", "fn"})
 
 
 def _name(node: Term) -> str:
     """The name that an equation defines: x, x_1, f(x), f(3), (x, y); empty when the node is not a name."""
-    if node.op == "sym" and node.args[0] not in CONSTANTS:
-        return str(node.args[0])
-    if node.op == "mul" and len(node.args) == 2 and all(arg.op == "sym" for arg in node.args):
-        letter, argument = (str(arg.args[0]) for arg in node.args)
-        if letter == "Delta":
-            return f"Delta {argument}"
-        is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
-        is_function |= letter.endswith("'") and letter[0] != "y"
-        return f"{letter}({argument})" if is_function else ""
-    if node.op == "pow" and node.args[0].op == "sym" and str(node.args[0].args[0]).isupper():
-        return f"{node.args[0].args[0]}^-1" if exact(node.args[1]) == -1 else ""
-    if node.op == "mul" and len(node.args) == 2 and _is_inverse(node.args[0]) and node.args[1].op == "sym":
-        return f"{node.args[0].args[0].args[0]}^-1({node.args[1].args[0]})"
-    if node.op == "mul" and len(node.args) == 2 and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS:
-        value = exact(node.args[1])
-        return "" if value is None else f"{node.args[0].args[0]}({value})"
-    if (
-        node.op == "mul"
-        and len(node.args) == 2
-        and node.args[1].op == "seq"
-        and (letter := _function_name(node.args[0]))
-    ):
-        arguments = [_name(item) for item in node.args[1].args[2:]]
-        return f"{letter}({','.join(arguments)})" if all(arguments) else ""
-    if node.op == "seq" and node.args[0] == "(" and all(_name(item) for item in node.args[2:]):
-        return "(" + ",".join(_name(item) for item in node.args[2:]) + ")"
+    match node:
+        case Term("sym", (name,)) if name not in CONSTANTS:
+            return str(name)
+        case Term("mul", (Term("sym", (letter,)), Term("sym", (argument,)))):
+            return _name_of_two(str(letter), str(argument))
+        case Term("pow", (Term("sym", (letter,)), exponent)) if str(letter).isupper() and exact(exponent) == -1:
+            return f"{letter}^-1"
+        case Term("mul", (Term("pow", (Term("sym", (letter,)), exponent)), Term("sym", (argument,)))):
+            return f"{letter}^-1({argument})" if letter in _FUNCTIONS and exact(exponent) == -1 else ""
+        case Term("mul", (Term("sym", (letter,)), Term("seq", (_, _, *items)))) if str(letter)[:1] in _FUNCTIONS:
+            arguments = [_name(item) for item in items]
+            return f"{letter}({','.join(arguments)})" if all(arguments) else ""
+        case Term("mul", (Term("sym", (letter,)), argument)) if letter in _FUNCTIONS:
+            value = exact(argument)
+            return "" if value is None else f"{letter}({value})"
+        case Term("seq", ("(", _, *items)):
+            names = [_name(item) for item in items]
+            return f"({','.join(names)})" if all(names) else ""
     return ""
 
 
-def _function_name(node: Term) -> str:
-    """The letter of a function of several variables: f, or f_x for its derivative."""
-    name = str(node.args[0]) if node.op == "sym" else ""
-    return name if name[:1] in _FUNCTIONS and name[:1] else ""
+def _name_of_two(letter: str, argument: str) -> str:
+    """The name that two letters beside each other are, f(x) or Delta x; empty where they are a product."""
+    if letter == "Delta":
+        return f"Delta {argument}"
+    is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
+    is_function |= letter.endswith("'") and letter[0] != "y"
+    return f"{letter}({argument})" if is_function else ""
 
 
 def _is_product(name: str, value: Term) -> bool:
     """Whether y(x) is y times x, as in y x = 5, where nothing hangs on x."""
     letter, _, argument = name.partition("(")
     return bool(argument) and letter.rstrip("'") == "y" and argument[:-1] not in value.symbols()
-
-
-def _is_inverse(node: Term) -> bool:
-    """The inverse of a function: f^{-1}."""
-    is_power = node.op == "pow" and node.args[0].op == "sym" and node.args[0].args[0] in _FUNCTIONS
-    return is_power and exact(node.args[1]) == -1
 
 
 def _two_bounds(node: Term) -> Term:
@@ -762,8 +775,8 @@ _STYLE = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|emph|operatorname)\s*\{([^{}]*)\}"
 )
 r"""Words in a style: `\text{yes}`, `\textbf{yes}`."""
-_ESCAPED = re.compile(r"\\([&%_#$])")
-r"""A sign that LaTeX wants a backslash before: `\%`, `\&`."""
+_ESCAPED = re.compile(r"\\([&%_#${}])")
+r"""A sign that LaTeX wants a backslash before: `\%`, `\}`."""
 _TIED = re.compile(r"(?<=\w)(?:~|\\[ ,])(?=\w)")
 """What LaTeX writes for a space between words: `New~York`."""
 _MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)

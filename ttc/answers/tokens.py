@@ -24,6 +24,7 @@ from itertools import takewhile
 
 from ttc.answers.nodes import UNITS, Term, is_unit, num
 
+# -- characters --------------------------------------------------------------------------------------------------------
 _SYMBOLS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-", "⁄": "/", "∕": "/", "÷": "/",
     "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "√": r"\sqrt ", "∛": r"\sqrt[3]",
@@ -32,8 +33,8 @@ _SYMBOLS = {
     "⟨": r"\langle ", "⟩": r"\rangle ", "〈": r"\langle ", "〉": r"\rangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ",
     "⌈": r"\lceil ", "⌉": r"\rceil ", "％": "%", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
-    "≡": r"\equiv ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
-    "✓": "", "✔": "", "✅": "",
+    "≡": r"\equiv ", "¬": r"\neg ", "∧": r"\land ", "∨": r"\lor ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
+    "∴": r"\therefore ", "⇒": r"\Rightarrow ", "→": r"\to ", "✓": "", "✔": "", "✅": "",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
@@ -47,6 +48,7 @@ _SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
 _ROOT_OF_RUN = re.compile(r"\\sqrt(\[3\])? ?(\d+(?:\.\d+)?|[A-Za-z])")
 r"""A root without braces, with the number or the letter below it: `\sqrt 12`, `\sqrt x`."""
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
+# -- layout ------------------------------------------------------------------------------------------------------------
 _WRAPPERS = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|mathstrut)(?![A-Za-z])\.?"
     r"|\\[!;:>](?!\d)|\\phantom\{[^{}]*\}|\\hspace\*?\{[^{}]*\}|\\label\{[^{}]*\}|\$\$?|(?<!\\)\\[()\[\]]"
@@ -54,6 +56,7 @@ _WRAPPERS = re.compile(
 r"""Commands of layout and signs around a formula, which mean nothing: `\left`, `\displaystyle`, `$`, `\(`."""
 _SPACES = re.compile(r"\\(?:quad|qquad|enspace|thinspace)(?![A-Za-z])|(?<!\\)\\[,;:! ]|[~\s]+")
 r"""All white space and what LaTeX sets as such: `\quad`, `\,`, `~`."""
+# -- thousands and decimals --------------------------------------------------------------------------------------------
 _THIN = re.compile(r"(?<=\d)(?:'|_|\\[,!;:]|\s?\{,\s?\}|\\[,!;:],?\\[,!;:]|,\\[!,] ?)(?=\d{3}(?!\d))")
 r"""What parts thousands but is no plain comma: 1'000, 1_000, 1\,000, 1{,}000."""
 _COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
@@ -62,6 +65,8 @@ _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
 _BRACED_COMMA = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3})+(?=\{,\}\d{1,2}(?!\d))")
 _EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.])(?!.*,)", re.DOTALL)
 """Numbers whose thousands points part: 1.234.567, 1.234{,}50, and 1.234,50 as the whole answer."""
+_EURO_AMOUNT = re.compile(r"(\d),(\d\d)(?=\s*(?:EUR|[Ee]uros?)\b)")
+"""A decimal comma before the name of a currency: 3,50 EUR."""
 _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
 """A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
 _SPACED_WHOLE = re.compile(
@@ -71,6 +76,7 @@ _SPACED_WHOLE = re.compile(
 """A number whose thousands plain spaces part, with nothing but its unit beside it."""
 _CALCULATED = re.compile(r"<<[^<>]*>>")
 """The calculation that GSM8K writes before its result: 4*2=<<4*2=8>>8."""
+# -- boxes, looks and styles -------------------------------------------------------------------------------------------
 _NESTED_BOX = re.compile(
     r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{)"
     r"|(?:mathbf|mathrm|textbf)(?=\s*\{\s*(?:[A-Za-z]\s*=|\\[dtc]?frac|\\sqrt)))\s*\{"
@@ -85,6 +91,7 @@ _UNIT_FRACTION = re.compile(
 r"""A unit as a fraction of units: `\frac{\text{m}}{\text{s}^2}`."""
 _STYLED_TEXT = re.compile(r"\\(?:mathbf|mathrm|textbf|boldsymbol)\s*\{\s*(\\text\s*\{[^{}]*\})\s*\}")
 r"""Text inside a bold or upright style: `\mathbf{\text{(B)}}`."""
+# -- angles, repeating decimals, binomial coefficients, moduli, primes, ordinals ---------------------------------------
 _DMS = re.compile(
     r"(\d{1,4})\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)(?:\s|\\[,;: ])*(\d{1,2})\s*'(?!')"
     r"(?:(?:\s|\\[,;: ])*(\d{1,2}(?:\.\d{1,6})?)\s*(?:''|\"))?"
@@ -115,6 +122,7 @@ _ORDINAL = re.compile(
     r"(?<=\d)(?:\^\{\\(?:text|mathrm)\{(?:st|nd|rd|th)\}\}|\^?\\(?:text|mathrm)\{(?:st|nd|rd|th)\}|(?:st|nd|rd|th)(?![A-Za-z]))"
 )
 r"""The letters of an ordinal number: the th of `5^{\text{th}}`."""
+# -- what stands before a value ----------------------------------------------------------------------------------------
 _VALUE_IN_TEXT = re.compile(
     r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}"
 )
@@ -130,7 +138,7 @@ _LABEL = re.compile(
 _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{(\s*\([A-E]\)\s[^{}]*\d[^{}]*)\}\s*")
 """A letter and its value that wear one style."""
 _TITLE = re.compile(
-    r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|Rightarrow|implies)(?![A-Za-z])"
+    r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|Rightarrow|implies|to)(?![A-Za-z])"
     r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly)\s*\}"
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
@@ -147,6 +155,7 @@ _TITLE = re.compile(
 _NO_TITLE = frozenset(
     {"not", "no", "never", "cannot", "twice", "thrice", "half", "double", "triple", "wrong", "incorrect"}
 )
+# -- units and money ---------------------------------------------------------------------------------------------------
 _POWERED = re.compile(r"\\(?:text|textrm|mathrm)\s*\{((?:[A-Za-z\s/()]|\\cdot(?![A-Za-z])|\^-?\d|\^\{-?\d\})+)\}")
 r"""Units with powers, dots or slashes in upright letters: `\text{kg m/s^2}`."""
 _DOTTED_UNITS = re.compile(
@@ -168,10 +177,14 @@ r"""A Greek letter before a unit, for a millionth of it: `5 \mu m`, `5\mu\text{F
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 """A dollar sign before an amount, where no second one makes it the start of a formula: $5, -$5."""
 _IN_THOUSANDS = re.compile(r"(USD {1,2}\d[\d,]*(?:\.\d+)?) ?([kKmMbB])(?![A-Za-z])")
+_RATE = re.compile(
+    r"(USD|EUR|GBP|JPY|INR)\s+(\d[\d,]*(?:\.\d+)?)\s*(?:\\(?:text|mathrm)\s?\{\s*)?"
+    r"(?:(?:/|per\b|an?\b)\s*(?:\\(?:text|mathrm)\s?\{\s*)?(?P<for>[A-Za-z]{1,20})|each|apiece)\s*\}?[.\s]*\Z"
+)
+r"""An amount of money for each of something: `\$18/day`, `\$4.50 \text{ per pound}`, $3 each."""
 _SIZE_LETTERS = {"k": "thousand", "m": "million", "b": "billion"}
 """Letters behind an amount of money: $70k, $1.5M."""
-_FRAC = re.compile(r"\\[dtc]frac(?![A-Za-z])")
-r"""Fractions in a size of their own: `\dfrac`, `\tfrac`."""
+# -- fractions and derivatives -----------------------------------------------------------------------------------------
 _TEXT_STYLE = re.compile(r"\\text(?:rm|normal|up|sf|tt)(?=\s*\{)")
 r"""Styles of text, which mean nothing: `\textrm`."""
 _OVER = re.compile(r"\{((?:[^{}]|\{[^{}]*\})*?)\\over(?![A-Za-z])((?:[^{}]|\{[^{}]*\})*)\}")
@@ -188,7 +201,7 @@ def _in_unit(match: re.Match[str]) -> str:
 
 _D = r"(?:d|\\mathrm\s?(?:d|\{\s?d\s?\}))\s*"
 _LEIBNIZ = re.compile(
-    r"\A(?P<frame>(?:[\s$]|\\[(\[;]|\\displaystyle)*)"
+    r"\A(?P<frame>(?:\s|\\;|\\displaystyle)*)"
     rf"\\frac\s?\{{\s*{_D}(?:\^\s*\{{?(?P<times>[23])\}}?)?\s*(?P<inside>[a-zA-Z])?\s*\}}"
     rf"\s*\{{\s*{_D}(?P<variable>[a-z])(?:\s*\^\s*\{{?[23]\}}?)?\s*\}}"
     r"(?(inside)|\s*(?:\\left)?[\[(]?\s*(?P<function>[a-zA-Z])\s*(?:\(\s*(?P=variable)\s*\))?\s*(?:\\right)?[\])]?)(?=\s*=)"
@@ -215,32 +228,112 @@ def _subscripted(match: re.Match[str]) -> str:
     return f"{match[1] or match[3]}_{{{''.join(letter * int(times or 1) for letter, times in by)}}} "
 
 
+# -- other spellings, each with the one that stands for it -------------------------------------------------------------
+_SPELLINGS = {
+    # Relations and operations.
+    r"\le ": "leq leqslant leqq", r"\ge ": "geq geqslant geqq", r"\ne ": "neq", "<": "lt", ">": "gt",
+    r"\to ": "rightarrow longrightarrow", "*": "ast star", ":": "colon", r"\frac": "dfrac tfrac cfrac",
+    r"\land ": "wedge", r"\lor ": "vee", r"\neg ": "lnot",
+    # Brackets and sets.
+    "[": "lbrack", "]": "rbrack", r"\{": "lbrace", r"\}": "rbrace", "|": "vert lvert rvert", r"\cup ": "bigcup",
+    r"\cap ": "bigcap", r"\setminus ": "backslash smallsetminus", r"\varnothing ": "emptyset O", r"\mathbb{R}": "R",
+    r"\in \mathbb{R}\setminus ": "notin", r"\dots ": "ldots cdots dotsc dotsb",
+    # Letters, units and words.
+    "i": "imath", "j": "jmath", r"\phi ": "varphi", r"^\circ ": "degree degrees", " GBP ": "pounds", " EUR ": "euro",
+    r"\text{does not exist}": "nexists",
+}  # fmt: skip
+_SYNONYMS = {name: command for command, names in _SPELLINGS.items() for name in names.split()}
+"""Commands, each with what stands for it."""
+_NAMED_COMMAND = re.compile(r"\\([A-Za-z]+)")
+_BASES = {"b": 2, "o": 8, "x": 16}
+
+
+def _in_base(match: re.Match[str]) -> str:
+    """A numeral as programs write it, 0x1F, with its base behind it; as it is where a digit does not fit."""
+    base = _BASES[match["base"].lower()]
+    fits = all(int(digit, 16) < base for digit in match["digits"])
+    return f"{match['digits']}_{{{base}}}" if fits else match[0]
+
+
+_WAY = r"(?:increase|decrease|gain|loss|profit|discount|reduction|rise|raise|drop|decline|growth|markup|markdown)"
+_SHARE = r"-?\d[\d.,/]*\s?\\?%"
+CHANGE = re.compile(
+    rf"\A(?:an? )?(?:\\text\s?\{{\s*)?(?:(?P<before>{_SHARE})\s*(?:\\text\s?\{{\s*)?(?P<to>{_WAY})\s*\}}?"
+    rf"|(?P<from>{_WAY}) of\s*\}}?\s*(?P<behind>{_SHARE}))\Z",
+    re.IGNORECASE,
+)
+"""A change by so many per cent: a 20% increase, `\\text{a loss of } 20\\%`."""
+_ONE_OF = r"\A(\d{{1,9}})\s*(?:\\text\s?\{{\s*)?\s?{}\s*\}}?\s*(\d{{1,9}})\Z"
+
+
+def _share(match: re.Match[str]) -> str:
+    """The fraction that 2 out of 5 and 1 in 5 are; as it is where it would be more than one."""
+    return rf"\frac{{{match[1]}}}{{{match[2]}}}" if int(match[1]) <= int(match[2]) else match[0]
+
+
 _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    # Layout and marks that say nothing.
     (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
     (r"\math", re.compile(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
-    ("{:}", re.compile(r"\{:\}"), ":"),
-    ("0", re.compile(r"\A\s*(?:\\(?:text|texttt|mathrm|mathtt)\s?\{)?0b([01]+)\}?\s*\Z", re.IGNORECASE), r"\1_{2}"),
-    ("0", re.compile(r"\A\s*(?:\\(?:text|texttt|mathrm|mathtt)\s?\{)?0o([0-7]+)\}?\s*\Z", re.IGNORECASE), r"\1_{8}"),
     (
-        "0",
-        re.compile(r"\A\s*(?:\\(?:text|texttt|mathrm|mathtt)\s?\{)?0x([\dA-F]+)\}?\s*\Z", re.IGNORECASE),
-        r"\1_{16}",
+        r"\math",
+        re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())"),
+        r"\1\2",
     ),
-    ("mapsto", re.compile(r"\A([\s$]*)(?:[fgh]\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), r"\1y="),
-    ("'", re.compile(r"\A\s*(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\s*\Z"), r"\1 ft \2 in"),
-    ("nexists", re.compile(r"\A[\s$]*\\nexists[\s$]*\Z"), r"\\text{does not exist}"),
+    ("{", re.compile(r"\{\s?([-+:])\s?\}"), r"\1"),
+    ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
+    # Relations and operations.
+    (r"\not", re.compile(r"\\not\s*="), r"\\ne "),
+    ("...", re.compile(r"(?<!\d)\.\.\."), r"\\dots "),
+    ("<=", re.compile(r"<="), r"\\le "),
+    (">=", re.compile(r">="), r"\\ge "),
+    ("!=", re.compile(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
+    ("**", re.compile(r"\*\*(?=[\w({\\-])"), "^"),
+    ("x", re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
+    (r"\times", re.compile(r"(?<=\d)\s*\\times\s*\Z"), ""),
+    (r"\equiv", re.compile(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
+    ("^", re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
+    ("d", _LEIBNIZ, _primed),
+    (r"\partial", _PARTIAL, _subscripted),
+    ("mapsto", re.compile(r"\A(?:[fgh]\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
+    ("const", re.compile(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
+    # Brackets and sets.
+    ("left<", re.compile(r"\\left\s?<"), r"\\langle "),
+    ("right>", re.compile(r"\\right\s?>"), r"\\rangle "),
+    ("<", re.compile(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
+    ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
+    (r"\mathbb", re.compile(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
     (
-        " in the ",
-        re.compile(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
-        lambda match: " AM" if match[1] else " PM",
+        r"\in",
+        re.compile(
+            r"\A\\\{(.*[^\s\w].*?)(?::|\||\\mid(?![A-Za-z]))\s*([a-z]\s*\\in\s*\\mathbb\s?\{?[CNQRZ]\}?)\s*\\\}\Z"
+        ),
+        r"\1, \2",
     ),
-    (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
-    (r"\text{.", re.compile(r"\\text\{\s*\.\s*\}\s*\Z"), ""),
+    (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
     (
-        "Rs",
-        re.compile(r"(?:\\(?:text|textrm|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
-        " INR ",
+        "except",
+        re.compile(
+            r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
+            r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
+            re.IGNORECASE,
+        ),
+        lambda match: rf"\mathbb{{R}}\setminus\{{{match['points'].replace(' and ', ', ')}\}}",
     ),
+    (
+        "all",
+        re.compile(
+            r"\A\\text\s?\{\s*(?:for )?(?:all|any|every)"
+            r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
+            r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))"
+        ),
+        "",
+    ),
+    (r"\text", re.compile(r"\\text\s?\{\s*([,.])\s*\}"), r"\1"),
+    (",", re.compile(r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
+    ("\\", re.compile(r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
+    # Numerals, and words before or behind them.
+    ("0", re.compile(r"\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", re.I), _in_base),
     (
         "base",
         re.compile(
@@ -249,52 +342,33 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         ),
         r"_{\1}",
     ),
-    ("big", re.compile(r"\\big(c[au]p)(?![A-Za-z])"), r"\\\1"),
-    ("a factor of", re.compile(r"\A\s*\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
-    (r"\notin", re.compile(r"\\notin(?![A-Za-z])"), r"\\in \\mathbb{R}\\setminus "),
-    (r"\equiv", re.compile(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
-    (r"\times", re.compile(r"(?<=\d)\s*\\times\s*\Z"), ""),
-    (
-        "s",
-        re.compile(
-            r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)"
-        ),
-        r" \\text{Hz}",
-    ),
-    ("E", re.compile(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
     (
         "base",
         re.compile(r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}"),
         r"_{\1\2}",
     ),
-    ("arrow", re.compile(r"\\(?:long)?rightarrow(?![A-Za-z])"), r"\\to "),
-    ("d", _LEIBNIZ, _primed),
-    (r"\partial", _PARTIAL, _subscripted),
-    (r"\math", re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?([A-Z])(?![A-Za-z])\s?\}?(?!\s*\()"), r"\1"),
-    ("{", re.compile(r"\{\s?([-+])\s?\}"), r"\1"),
+    ("E", re.compile(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
+    ("", re.compile(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
+    ("%", CHANGE, lambda match: match["before"] or match["behind"]),
+    (" o", re.compile(_ONE_OF.format("out of")), _share),
+    (" in ", re.compile(_ONE_OF.format("in")), _share),
+    ("a factor of", re.compile(r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
     (
-        "all",
+        "(",
         re.compile(
-            r"\A\s*\\text\s?\{\s*(?:for )?(?:all|any|every)"
-            r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
-            r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])|\\[lg]eq|\\neq))"
+            r"(?<=[\w})])(?:\s|\\[ ,;:])*"
+            r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
+            r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z"
         ),
-        "",
+        r" \\approx \1",
     ),
-    ("pounds", re.compile(r"\\pounds(?![A-Za-z])"), " GBP "),
-    ("euro", re.compile(r"\\euro(?![A-Za-z])"), " EUR "),
-    ("colon", re.compile(r"\\colon(?![A-Za-z])"), ":"),
-    ("\\", re.compile(r"\\(?:backslash|smallsetminus)(?![A-Za-z])"), r"\\setminus "),
-    ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
-    ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
-    ("left<", re.compile(r"\\left\s?<"), r"\\langle "),
-    ("right>", re.compile(r"\\right\s?>"), r"\\rangle "),
-    ("<", re.compile(r"\A(\$*|\\[(\[])\s*<([^<>]*,[^<>]*)>\s*(\$*|\\[)\]])\Z"), r"\1\\langle \2\\rangle \3"),
-    ("math", re.compile(r"\\([ij])math(?![A-Za-z])"), r"\1"),
-    (r"\R", re.compile(r"\\R(?![A-Za-z])"), r"\\mathbb{R}"),
-    ("o", re.compile(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
-    ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
-    (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
+    # Units.
+    ("'", re.compile(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
+    (
+        " in the ",
+        re.compile(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
+        lambda match: " AM" if match[1] else " PM",
+    ),
     (
         "(",
         re.compile(r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z]{1,12})\s?\)\s?(?(1)\})\s*\Z"),
@@ -308,59 +382,31 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         ),
         "",
     ),
-    ("const", re.compile(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
-    (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*\}"), ","),
-    (",", re.compile(r"\\(?:text|textrm|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
-    ("\\", re.compile(r"\\(?:text|textrm|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
-    (r"\le", re.compile(r"\\(?:leq|leqslant|leqq)(?![A-Za-z])"), r"\\le "),
-    (r"\ge", re.compile(r"\\(?:geq|geqslant|geqq)(?![A-Za-z])"), r"\\ge "),
-    (r"\n", re.compile(r"\\(?:neq|not\s*=)(?![A-Za-z])"), r"\\ne "),
-    ("\\", re.compile(r"\\(?:emptyset|O)(?![A-Za-z])"), r"\\varnothing "),
-    (r"\lt", re.compile(r"\\(?:lt)(?![A-Za-z])"), "<"),
-    (r"\gt", re.compile(r"\\(?:gt)(?![A-Za-z])"), ">"),
-    ("<=", re.compile(r"<="), r"\\le "),
-    (">=", re.compile(r">="), r"\\ge "),
-    ("!=", re.compile(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
-    ("brack", re.compile(r"\\lbrack(?![A-Za-z])"), "["),
-    ("brack", re.compile(r"\\rbrack(?![A-Za-z])"), "]"),
-    ("brace", re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
-    ("brace", re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
-    ("vert", re.compile(r"\\(?:lvert|rvert|vert)(?![A-Za-z])"), "|"),
-    ("degree", re.compile(r"\\(?:degree|degrees)(?![A-Za-z])"), r"^\\circ "),
-    ("varphi", re.compile(r"\\(?:varphi)(?![A-Za-z])"), r"\\phi "),
-    ("^", re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
-    ("\\", re.compile(r"\\(?:ast|star)(?![A-Za-z])"), "*"),
-    ("**", re.compile(r"\*\*(?=[\w({\\-])"), "^"),
+    (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
+    ("o", re.compile(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
     (
-        "except",
+        "s",
         re.compile(
-            r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
-            r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
-            re.IGNORECASE,
+            r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)"
         ),
-        r"\\mathbb{R}\\setminus\\{\g<points>\\}",
+        r" \\text{Hz}",
     ),
-    ("minus", re.compile(r"\Aminus\s+(?=[\d$\\])", re.IGNORECASE), "-"),
-    ("negative", re.compile(r"\Anegative\s+(?=[\d$\\])", re.IGNORECASE), "-"),
     (
-        "(",
-        re.compile(
-            r"(?<=[\w})])(?:\s|\\[ ,;:])*"
-            r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
-            r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z"
-        ),
-        r" \\approx \1",
+        "Rs",
+        re.compile(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
+        " INR ",
     ),
-    ("x", re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
+    ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
 )
 """What a spelling has in it, the spelling, and the one that stands for it."""
 
 
+# -- the plain form ----------------------------------------------------------------------------------------------------
 def plain(text: str) -> str:
     """Return `text` as plain LaTeX-like ASCII where it is mathematics; other characters stay. Never raises."""
     if text.isdigit() and text.isascii():
         return text
-    text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unbold(text.strip()))
+    text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unframed(_unbold(text.strip())))
     boxed = _NESTED_BOX.match(text) is not None
     text = _with_plain_numbers(text)
     text = _with_plain_commands(text)
@@ -381,12 +427,12 @@ def _with_plain_numbers(text: str) -> str:
     text = _POINTED.sub(lambda match: match[0].replace(".", ""), text)
     if european := _EUROPEAN.match(text):
         text = f"{european[1].replace('.', '')}.{european[2]}{text[european.end() :]}"
-    return text
+    return _EURO_AMOUNT.sub(r"\1.\2", text)
 
 
 def _with_plain_commands(text: str) -> str:
     """One command for each thing that has several: fractions, binomial coefficients, moduli, primes and `_ALIASES`."""
-    text = _FRAC.sub(r"\\frac", text)
+    text = _NAMED_COMMAND.sub(lambda match: _SYNONYMS.get(match[1], match[0]), text)
     text = _TEXT_STYLE.sub(r"\\text", text) if r"\text" in text else text
     if r"\over" in text:
         text = _OVER_ALL.sub(r"\\frac{\1}{\2}", _OVER.sub(r"\\frac{\1}{\2}", text))
@@ -410,7 +456,8 @@ def _without_styles(text: str) -> str:
     text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
     if "USD" in text:
         text = _IN_THOUSANDS.sub(lambda match: f"{match[1]} {_SIZE_LETTERS[match[2].lower()]} ", text)
-    return _SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip()
+    text = _SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip()
+    return _RATE.sub(lambda match: rf"{match[2]} \text{{{match[1]}{'/' + match['for'] if match['for'] else ''}}}", text)
 
 
 def _without_lead(text: str) -> str:
@@ -562,6 +609,18 @@ def _unbold(text: str) -> str:
     return text
 
 
+_FRAME = re.compile(
+    r"\$\$([^$]+)\$\$|\$([^$]+)(?<!\\)\$|\\\(((?:(?!\\[()]).)+)\\\)|\\\[((?:(?!\\[\[\]]).)+)\\\]", re.DOTALL
+)
+"""A text that is one formula between the marks of LaTeX."""
+
+
+def _unframed(text: str) -> str:
+    r"""Drop the marks of a formula that is the whole text: `$x$`, `\(x\)`."""
+    formula = _FRAME.fullmatch(text) if text.startswith(("$", "\\(", "\\[")) else None
+    return text if formula is None else next(filter(None, formula.groups())).strip()
+
+
 def _ascii(text: str) -> str:
     text = _SUPER_RUN.sub(lambda m: "^{" + "".join(_SUPER[c] for c in m[0]) + "}", text)
     text = _SUB_RUN.sub(lambda m: "_{" + "".join(_SUB[c] for c in m[0]) + "}", text)
@@ -582,6 +641,7 @@ def _vulgar(match: re.Match[str]) -> str:
     return rf"\frac{{{top}}}{{{bottom}}}"
 
 
+# -- tokens ------------------------------------------------------------------------------------------------------------
 MAX_CHARS = 4096
 MAX_TOKENS = 1500
 
@@ -736,6 +796,12 @@ _CHEMICAL = re.compile(
 _IN_BRACKETS = re.compile(r"\\(?:text|mathrm)\s?\{\s*\([A-Za-z ]{3,30}\)\s*\}\s*\Z")
 """The name of a molecule behind its formula: `CH_4 \\text{ (methane)}`."""
 _ARROW, _PLUS = re.compile(r"\\to(?![A-Za-z])|->|→"), re.compile(r"(?<![\^\d])\+|(?<=\d)\+(?=\d?[A-Ze(])|(?<=[-+])\+")
+_NUCLIDE = re.compile(
+    r"(?:\\ce\s?\{\s*)?(?:\{\s?\})?\s*(?:\^\s?\{?(?P<mass>\d{1,3})\}?\s*_\s?\{?(?P<number>\d{1,3})\}?"
+    r"|_\s?\{?(?P<below>\d{1,3})\}?\s*\^\s?\{?(?P<above>\d{1,3})\}?)\s*(?:\\(?:text|mathrm)\s?\{\s*)?"
+    rf"(?P<element>{_ELEMENT})[\s}}]*"
+)
+r"""A kind of atom with its mass and its number: `{}^{14}_{7}\text{N}`."""
 _CHEMICAL_MARKS = re.compile(r"\\(?:text|mathrm|ce|rm)(?![A-Za-z])|[{}_\s]")
 MAX_REACTION, MAX_DESIGNATION = 250, 64
 """Characters of the longest reaction, and of the longest date, code or chemical formula."""
@@ -743,6 +809,8 @@ MAX_REACTION, MAX_DESIGNATION = 250, 64
 
 def chemical(text: str) -> str:
     """A chemical formula or a reaction in one spelling; empty for anything else."""
+    if nuclide := _NUCLIDE.fullmatch(text):
+        return f"{nuclide['mass'] or nuclide['above']}_{nuclide['number'] or nuclide['below']}{nuclide['element']}"
     bare = _CHEMICAL_MARKS.sub("", _ARROW.sub("->", _IN_BRACKETS.sub("", text)))
     sides = bare.split("->")
     if len(sides) == 1:
@@ -776,9 +844,36 @@ def designation(text: str) -> str:
     if len(text) > (MAX_REACTION if "->" in text or r"\to" in text else MAX_DESIGNATION):
         return ""
     if "\\" in text:
-        return chemical(text) or _date(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))
+        return chemical(text) or _bearing(text) or _date(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))
     code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
-    return _date(text) or chemical(text) or (text if code else "")
+    return _date(text) or chemical(text) or _cycles(text) or (text if code else "")
+
+
+_BEARING = re.compile(
+    r"(?:\\text\s?\{)?\s*(?P<from>[NSEW])\s*\}?\s*(?P<angle>\d{1,2}(?:\.\d{1,4})?)\s*\^\s?\{?\s?\\circ\s?\}?\s*"
+    r"(?:\\text\s?\{)?\s*(?P<to>[NSEW])\s*\}?"
+)
+
+
+def _bearing(text: str) -> str:
+    """A direction by the compass, N 30 degrees E, which is no product."""
+    match = _BEARING.fullmatch(text)
+    return f"{match['from']}{match['angle']}{match['to']}" if match else ""
+
+
+_CYCLES = re.compile(r"(?:\(\s?\d{1,3}(?: \d{1,3})+\s?\)\s?)+")
+
+
+def _cycles(text: str) -> str:
+    """A permutation by its cycles, (1 3 2)(4 5): each from its least number on, in order; a pair alone is none."""
+    cycles = [cycle.split() for cycle in re.findall(r"[\d ]{3,}", text)] if _CYCLES.fullmatch(text) else []
+    if not cycles or len(cycles) + len(cycles[0]) == 3:
+        return ""
+    if len({number for cycle in cycles for number in cycle}) < sum(map(len, cycles)):
+        return ""  # not disjoint, so that their order counts
+    places = [cycle.index(min(cycle, key=int)) for cycle in cycles]
+    turned = [(*cycle[at:], *cycle[:at]) for cycle, at in zip(cycles, places, strict=True)]
+    return "".join(f"({' '.join(cycle)})" for cycle in sorted(turned))
 
 
 def _date(text: str) -> str:

@@ -24,7 +24,7 @@ from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "8"
+VERSION = "9"
 
 
 def exact(*, case_sensitive: bool = False, whole_text: bool = False, allow_truncated: bool = False) -> ExactVerifier:
@@ -69,14 +69,16 @@ class ExactVerifier(AnswerVerifier):
         if final is None:
             return False
         values = [] if self._kind == "format" else [final, *said_in(final)]
+        values += [value[len("the ") :] for value in values if value.casefold().startswith("the ")]
         forms = {self._clean(word) for word in (final, *values, *map(verdict_of, values))}
         return not forms.isdisjoint(map(self._clean, answers))
 
     def check(self, goal: Target) -> None:
         """Each answer must come out of a text as it went in."""
         for answer in goal.answers:
-            text = answer if self._kind == "format" else rf"\boxed{{{answer}}}"
-            if not self.matches(extract(text, self._kind), (answer,)):
+            # Alone, too: brackets such as `] }` close no box.
+            texts = (rf"\boxed{{{answer}}}", answer) if self._kind == "exact" else (answer,)
+            if not any(self.matches(extract(text, self._kind), (answer,)) for text in texts):
                 raise ConfigError(f"the gold {answer[:80]!r} does not verify against itself")
 
     def _clean(self, text: str) -> str:

@@ -37,11 +37,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
-from ttc.answers.extract import MAX_BOXES, OR_WORD
+from ttc.answers.extract import MAX_BOXES, OR_WORD, answers_of_parts, labelled
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.keys import spelling_key
-from ttc.answers.kinds import OPPOSITES, verdict_of
-from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, renamed, unit
+from ttc.answers.kinds import OPPOSITES, unit_after, verdict_of
+from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, is_unit, renamed, unit
 from ttc.answers.shapes import shape, text_key
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
@@ -56,6 +56,7 @@ from ttc.verifiers.maths.asked import (
     asks_unit,
     domains,
     fault,
+    other_way,
     scalars,
 )
 from ttc.verifiers.maths.comparing import (
@@ -86,7 +87,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "14"
+VERSION = "15"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -146,9 +147,31 @@ class MathVerifier(TargetVerifier[Target]):
         """Compare the final answer with the target's."""
         reading = functools.partial(read_answer, submission, self._reader.kind, self._reader.allow_truncated)
         extraction = await asyncio.to_thread(reading) if len(submission.text) > LONG_TEXT else reading()
+        if ")" in goal.gold and (golds := labelled(_bare(goal.gold))):
+            return await self._by_parts(goal, golds, submission, extraction, clock)
         if isinstance(extraction, Verdict) and extraction.reason == "hedge":
             extraction = self._parts(goal, submission.text) or extraction
+        if isinstance(extraction, Extraction) and extraction.method == "last_number":
+            extraction = _with_unit(extraction, submission.text)
         return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
+
+    async def _by_parts(
+        self, goal: Target, golds: tuple[str, ...], submission: Submission, reading: Extraction | Verdict, clock: Clock
+    ) -> Verdict:
+        """The verdict on the answers to the parts of a question, which are right together: (a) 5, (b) 12."""
+        is_open = isinstance(reading, Extraction) or reading.reason in ("no_answer", "hedge")
+        final = reading.final or "" if isinstance(reading, Extraction) else ""
+        find = functools.partial(extract, kind=self._reader.kind)
+        answers = answers_of_parts(submission.text, final, len(golds), find) if is_open else ()
+        if not answers:
+            return reading if isinstance(reading, Verdict) else decided(False, reading, "not an answer to each part")
+        verdicts = [
+            await self._compare(dataclasses.replace(goal, gold=gold, alternatives=()), Extraction(answer), clock)
+            for gold, answer in zip(golds, answers, strict=True)
+        ]
+        # One wrong part makes the whole wrong, whatever is not known of the others.
+        verdict = min(verdicts, key=lambda verdict: (verdict.status == "correct", verdict.status != "incorrect"))
+        return dataclasses.replace(verdict, extracted="; ".join(answers))
 
     def _parts(self, goal: Target, text: str) -> Extraction | None:
         """Several boxes of one clause, or alternatives, as one answer, where the target has as many parts.
@@ -173,16 +196,8 @@ class MathVerifier(TargetVerifier[Target]):
     def check(self, goal: Target) -> None:
         """Raise ConfigError when an answer of the target is too large or does not verify against itself."""
         for text in goal.answers:
-            hit = extract(rf"\boxed{{{text}}}", "math")
-            if hit.final is None:
-                raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.reason}")
-            try:
-                _shape(_plain(_bare(text)))
-                same = quick(_bare(text), hit.final, self._policy_for(goal))
-            except TooLarge as exc:
-                raise ConfigError(f"the gold {text[:80]!r} is too large: {exc}") from exc
-            if same is not True:
-                raise ConfigError(f"the gold {text[:80]!r} does not verify against itself: {hit.final[:80]!r}")
+            if defect := _defect(text, self._policy_for(goal)):
+                raise ConfigError(f"the gold {text[:80]!r} {defect}")
 
     def _policy_for(self, gold: Target) -> EqualityPolicy:
         policy = dataclasses.replace(
@@ -246,11 +261,10 @@ class MathVerifier(TargetVerifier[Target]):
         return reply
 
 
+# -- two answers -------------------------------------------------------------------------------------------------------
 UNPARSED = "not in the grammar of answers"
 _PARTED = re.compile(r"\d, (?=\d{3}(?!\d))")
 """A space that makes two numbers of what would be one without it: 1, 500 is not 1,500."""
-
-
 _LABELLED = re.compile(
     r"\s*(?:\\(?:text|textbf|mathrm|mathbf)\s*\{\s*)?\(\s*(?P<letter>[A-E])\s*\)(?P<value>.*)", re.DOTALL
 )
@@ -264,8 +278,6 @@ _STATISTIC = re.compile(
 """What is said of a matrix, a chance or a solution, which is not told from a number later: Var(X) = 3."""
 _NO_VALUE = re.compile(r"\A\s*,|\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
 """What makes of a letter and what is behind it more, or less, than one choice."""
-
-
 _QUALIFIED = re.compile(
     r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+)"
     r"(?P<words>\\text\s?\{[\s,]*(?:(?:for|where|with)(?: (?:all|any|every|each|some))?)?"
@@ -278,18 +290,26 @@ _QUALIFIED = re.compile(
 """A value, and behind it what its letter runs over: 2^k for all k > 0, 2x + c where c is a constant."""
 _BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
 """Signs of a value that its domain may change: a bound, or a period, which holds for whole numbers of both signs."""
+_FREE = re.compile(r"\\mathbb\s?\{?R")
+"""What a gold may say of a letter that an answer leaves out: it is any number."""
 
 
-def _without_domain(gold: str, answer: str) -> str:
-    """An answer without what its letter runs over, where the gold does not say it either."""
+def _without_domain(gold: str, answer: str, only: re.Pattern[str] | None = None) -> str:
+    """An answer without what its letter runs over, perhaps `only` such, where the gold does not say it either."""
     match = _QUALIFIED.fullmatch(answer) if "\\" in answer or "," in answer else None
     if match is None or not (match["words"] or match["bound"]) or _QUALIFIED.fullmatch(gold):
         return answer
     value, limits = match["value"], match["bound"] or ""
+    if only is not None and not only.search(limits):
+        return answer
     if limits.startswith(r"\ne") and r"\frac" not in value:
         return answer  # c x^2 without c = 0 is another family
     uses = re.search(rf"(?<![A-Za-z\\]){match['letter']}(?![A-Za-z])", value)
     return value if uses and not _BOUND_OR_PERIOD.search(value) else answer
+
+
+_LOGIC = re.compile(r"\\(?:neg|land|lor|to|implies|Rightarrow|iff|leftrightarrow)(?![A-Za-z])")
+"""Signs of a formula of logic."""
 
 
 def weigh(
@@ -299,21 +319,10 @@ def weigh(
 
     Raises TooLarge beyond the grammar's caps.
     """
-    left = _plain(gold)
-    right = _without_domain(left, _plain(answer))
-    sides = (gold, answer) if "=" in gold and "=" in answer else ()
-    names = [match["name"] for match in map(_STATISTIC.match, sides) if match]
-    if len({*names}) > 1:
-        return False, "different"
-    if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
-        return True, "spelled"
-    if letter := _LABELLED.fullmatch(gold):
-        chosen, is_bare = _LABELLED.fullmatch(answer) or _LETTER.fullmatch(answer), not letter["value"].strip(" }")
-        if chosen and (is_bare or not chosen["value"].strip(" }")):
-            if chosen["letter"] != letter["letter"]:
-                return False, "different"
-            if not _NO_VALUE.search(chosen["value"]):
-                return True, "letter"
+    left, right = _plain(gold), _plain(answer)
+    left, right = _without_domain(right, left, _FREE), _without_domain(left, right)
+    if decision := _by_text(gold, answer, left, right, question):
+        return decision
     first, second = _shape(left), _shape(right)
     if first is None:
         return None, ""
@@ -324,14 +333,10 @@ def weigh(
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    second = _worked_out(first, _valued(first, _decimal(first, right, _electrical(first, second))))
-    first = read_bounds(first, second)
-    second = read_constants(first, read_turns(first, second, question), question)
-    first = _in_unit(first, second, asks_unit(question))
+    first, second = _read_together(first, _decimal(first, right, second), question)
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
-    first, second = read_residues(first, second, question if asks_residue(question) else "")
-    first, second = read_alike(*read_axes(first, second))
+    first, second = read_alike(first, second)
     if asks_ratio(question):
         first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
@@ -344,6 +349,44 @@ def weigh(
     return equal, "proved" if equal else ""
 
 
+def _by_text(gold: str, answer: str, left: str, right: str, question: str) -> tuple[bool, str] | None:
+    """What two texts decide before they are parsed, `left` and `right` in plain form; None where they do not."""
+    sides = (gold, answer) if "=" in gold and "=" in answer else ()
+    names = {match["name"] for match in map(_STATISTIC.match, sides) if match}
+    if len(names) > 1 or other_way(gold, answer, question):
+        return False, "different"
+    if left and spelling_key(left) == spelling_key(right) and (_PARTED.search(left) or not _PARTED.search(right)):
+        return True, "spelled"
+    if _LOGIC.search(left):
+        from ttc.answers.normal import same_formula  # seldom needed
+
+        equal = same_formula(left, right)
+        return None if equal is None else (equal, "proved" if equal else "different")
+    letter = _LABELLED.fullmatch(gold)
+    return _by_letter(letter, answer) if letter else None
+
+
+def _by_letter(letter: re.Match[str], answer: str) -> tuple[bool, str] | None:
+    """Whether an answer has the letter of a gold that is (B) or (B) 12; None where its value has to tell."""
+    choice = _LABELLED.fullmatch(answer) or _LETTER.fullmatch(answer)
+    if choice is None or (letter["value"].strip(" }") and choice["value"].strip(" }")):
+        return None
+    if choice["letter"] != letter["letter"]:
+        return False, "different"
+    return None if _NO_VALUE.search(choice["value"]) else (True, "letter")
+
+
+def _read_together(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
+    """Both answers with what each leaves open read as the other one and the question have it."""
+    answer = _worked_out(gold, _valued(gold, _electrical(gold, answer)))
+    gold = read_bounds(gold, answer)
+    answer = read_constants(gold, read_turns(gold, answer, question), question)
+    gold = _in_unit(gold, answer, asks_unit(question))
+    gold, answer = read_residues(gold, answer, question if asks_residue(question) else "")
+    return read_axes(gold, answer)
+
+
+# -- an answer read beside its gold ------------------------------------------------------------------------------------
 def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
     r"""A short word as the product of its letters beside a formula of just these letters: ab beside `a \cdot b`.
 
@@ -356,8 +399,6 @@ def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
 
 
 _DECIMAL_COMMA = re.compile(r"\A(-?(?:USD |EUR )?(?:0|[1-9]\d*)),(\d+)(?=\D*\Z)")
-
-
 _LAKHS = re.compile(r"-?(?:USD |INR )?[1-9]\d?(?:,\d\d)+,\d{3}")
 
 
@@ -429,6 +470,24 @@ def _has_like_terms(gold: Term, answer: Term) -> bool:
     return any(map(has_like_terms, scalars(answer))) and not any(map(has_like_terms, golds))
 
 
+# -- golds and parts ---------------------------------------------------------------------------------------------------
+@functools.lru_cache(maxsize=4096)
+def _defect(gold: str, policy: EqualityPolicy) -> str:
+    """Why a gold holds no answer to itself: too large, alternatives, a denial; empty for nearly all."""
+    bare = _bare(gold)
+    hit = extract(rf"\boxed{{{bare}}}", "math")
+    if hit.reason == "hedge":
+        return "does not verify against itself: it offers several answers or a doubt; list others as `alternatives`"
+    if hit.final is None:
+        return f"does not verify against itself: {hit.reason}"
+    try:
+        _shape(_plain(bare))
+        same = quick(bare, hit.final, policy)
+    except TooLarge as exc:
+        return f"is too large: {exc}"
+    return "" if same else f"does not verify against itself: {hit.final[:80]!r}"
+
+
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
     """Compare the values of two answers in this process; None when it takes a worker."""
     return weigh(gold, answer, policy)[0]
@@ -451,13 +510,28 @@ def _whole(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
     return contents if node.op == "set" else f"({contents})" if node.op == "tuple" and in_order else None
 
 
+def _with_unit(extraction: Extraction, text: str) -> Extraction:
+    """The last number of a text with the unit behind it: of "It takes 2 hours." the answer in minutes is 120."""
+    end = extraction.span[1] if extraction.span else len(text)
+    unit_behind = text[end : end + unit_after(text[end : end + 20])]
+    return dataclasses.replace(extraction, final=f"{extraction.final}{unit_behind}")
+
+
+_COUNTED = re.compile(r"(-?\d[\d.,/]*) \(([A-Za-z][A-Za-z -]*)\)")
+"""A gold and what it counts, as ASDiv writes it: 9 (apples)."""
+
+
 def _bare(gold: str) -> str:
-    """A gold without the box, tag or #### that a dataset may have left around it."""
+    """A gold without the box, tag or #### that a dataset may have left around it, and with its unit behind it."""
+    counted = _COUNTED.fullmatch(gold)
+    if counted and is_unit(counted[2]):
+        return rf"{counted[1]} \text{{{counted[2]}}}"
     if "boxed" not in gold and "####" not in gold and "<answer>" not in gold:
         return gold
     return extract(gold, "math").final or gold
 
 
+# -- the card, and what is kept of texts -------------------------------------------------------------------------------
 def _card(name: str, version: str, pool: Pool) -> Card:
     return Card(
         name,

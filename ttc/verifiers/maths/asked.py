@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import UNITS, Term, exact, holds, num
 from ttc.answers.shapes import shape
-from ttc.answers.tokens import ONES, Unparsed, plain
+from ttc.answers.tokens import CHANGE, ONES, Unparsed, plain
 from ttc.core import Form, Target
 
 FORMS: Mapping[Form, frozenset[str]] = {
@@ -52,6 +52,7 @@ _UNIT_PERCENT = re.compile(r"unit of the answer is (?:\\?%|percent)", re.IGNOREC
 _FACTOR = re.compile(r"(?:^|[.:;]\s+|\b(?:please|completely|fully)\s+)\s*factor(?:i[sz]e)?\b(?!\s+of)", re.IGNORECASE)
 _EXPAND = re.compile(r"(?:^|[.:;]\s+)\s*expand\b", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
+_PRIMES = re.compile(r"\bprime factor|\bproduct of (?:its )?prime", re.IGNORECASE)
 _RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
 _CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECASE)
 _RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
@@ -76,6 +77,31 @@ def asks_percent(question: str) -> bool:
     """Whether a question wants so many per cent: "What percent of ..", not "If 20 percent of .."."""
     last = re.split(r"(?<=[.?!])\s", question.strip())[-1] if question else ""
     return bool(_PERCENT.search(_GIVEN_PERCENT.sub(" ", last)) or _UNIT_PERCENT.search(last))
+
+
+_UP = re.compile(r"increas|gain|profit|rise|rais|rose|grow|grew|markup|mark up|higher|more\b|appreciat", re.IGNORECASE)
+_DOWN = re.compile(
+    r"decreas|loss|lose|lost|discount|reduc|drop|declin|markdown|mark down|fall|fell|lower|less\b|\boff\b|fewer|shrink"
+    r"|depreciat",
+    re.IGNORECASE,
+)
+
+
+def _ways(text: str) -> set[str]:
+    return {name for name, words in (("up", _UP), ("down", _DOWN)) if words.search(text)}
+
+
+def other_way(gold: str, answer: str, question: str) -> bool:
+    """Whether an answer is a change in another direction than the gold's or the question's: a 20% decrease.
+
+    Where neither names a direction, a change is one for the better.
+    """
+    change = CHANGE.search(answer.strip()) if "%" in answer else None
+    if change is None:
+        return False
+    own = CHANGE.search(gold.strip())
+    wanted = _ways(own["to"] or own["from"]) if own else _ways(question)
+    return _ways(change["to"] or change["from"]).isdisjoint(wanted or {"up"})
 
 
 def asks_unit(question: str) -> str:
@@ -271,6 +297,8 @@ def _related(names: frozenset[str]) -> frozenset[str]:
 def _against_question(golds: list[Term], answers: list[Term], question: str) -> str:
     if _FACTOR.search(question) and any(map(_product, golds)) and not all(map(_product, answers)):
         return "form"
+    if _PRIMES.search(question) and all(map(_of_primes, golds)) and not all(map(_of_primes, answers)):
+        return "unevaluated"
     if _EXPAND.search(question) and not any(map(_has_bracket, golds)) and any(map(_has_bracket, answers)):
         return "form"
     if _SIMPLIFY.search(question) and not any(map(_square_inside, golds)) and any(map(_square_inside, answers)):
@@ -290,6 +318,17 @@ def _product(node: Term) -> bool:
         return _product(node.args[0])
     has_sum = any(child.op == "add" or (child.op == "pow" and child.args[0].op == "add") for child in node.children())
     return (node.op == "mul" and has_sum) or (node.op == "pow" and node.args[0].op == "add")
+
+
+def _of_primes(node: Term) -> bool:
+    """A product of powers of primes: 2^4 * 3 * 7."""
+    factors = node.args if node.op == "mul" else (node,)
+    bases = [exact(item.args[0] if item.op == "pow" else item) for item in factors]
+    return all(base is not None and base.denominator == 1 and _is_prime(int(base)) for base in bases)
+
+
+def _is_prime(number: int) -> bool:
+    return 1 < number < 10**12 and all(number % other for other in range(2, math.isqrt(number) + 1))
 
 
 def _has_bracket(node: Term) -> bool:

@@ -34,7 +34,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from ttc.answers.nodes import UNITS, Term, constant_of, duration, exact, holds, num, renamed, unit, unit_words
+from ttc.answers.nodes import (
+    UNITS,
+    Term,
+    constant_of,
+    duration,
+    exact,
+    holds,
+    num,
+    renamed,
+    unit,
+    unit_and_way,
+    unit_words,
+)
 from ttc.answers.shapes import AXES, by_clock, components, entries, in_letters, least_residue, matrix_rows, word_key
 
 Ternary: TypeAlias = bool | None
@@ -172,8 +184,9 @@ class Comparison:
             return self.scalars(*angles)
         if not first_unit or not second_unit or first_unit == second_unit:
             return self.scalars(first, second)
+        (first_unit, first_way), (second_unit, second_way) = unit_and_way(first_unit), unit_and_way(second_unit)
         factors = _conversion(first_unit, second_unit)
-        if factors is None:
+        if factors is None or (first_way != second_way and first_way and second_way):
             return False
         # In the unit of the first, which is the gold's: an absolute tolerance is meant in it.
         return self.scalars(first, _scaled(second, factors[1] / factors[0]))
@@ -323,6 +336,7 @@ class Comparison:
         return equal if equal is not None else self.decide.proportional(first[1], second[1], positive)
 
 
+# -- shapes that are read as the kind of the other side ----------------------------------------------------------------
 def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
     """Two shapes, each read as the kind that the other is where its spelling leaves that open."""
     if left.op == right.op:
@@ -334,6 +348,7 @@ def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
     return left, right
 
 
+# -- golds and answers that say one thing in unlike ways ---------------------------------------------------------------
 def read_bounds(gold: Term, answer: Term) -> Term:
     """A gold |x - a| < b as its interval, and |x - a| > b as its two, beside an answer that is no such relation.
 
@@ -478,6 +493,7 @@ def _has_modulus(question: str, modulus: Term) -> bool:
     return size is None or re.search(rf"(?<![\d.,]){size}(?![\d/]|[.,]\d)", question.replace("{,}", "")) is not None
 
 
+# -- how a shape is read beside one of another kind --------------------------------------------------------------------
 def read_axes(left: Term, right: Term) -> tuple[Term, Term]:
     r"""Two sums over axes that are written in unlike ways, `2\hat{i} - \hat{j}` and 2i - j, as vectors."""
     if left.op != "scalar" or right.op != "scalar":
@@ -531,6 +547,16 @@ def _as_column(node: Term, _beside: Term) -> Term:
     return Term("matrix", tuple((Term("scalar", (item,)),) for item in inner.args[1:]))
 
 
+def _as_list(node: Term, _beside: Term) -> Term:
+    """Three items or more as a list in square brackets, in their order."""
+    return Term("brackets", node.args) if len(node.args) > 2 and not any(map(entries, node.args)) else node
+
+
+def _as_set(node: Term, _beside: Term) -> Term:
+    """A list in square brackets as a set."""
+    return Term("set", node.args)
+
+
 def _as_quotient(node: Term, _beside: Term) -> Term:
     """A ratio of two beside a number: 2:3 is 2/3."""
     parts = [_with_unit(item) for item in node.args if item.op in ("scalar", "quantity")]
@@ -545,6 +571,9 @@ _READINGS: Mapping[tuple[str, str], Callable[[Term, Term], Term]] = {
     ("scalar", "tuple"): _as_point,
     ("scalar", "matrix"): _as_column,
     ("ratio", "scalar"): _as_quotient,
+    ("set", "brackets"): _as_list,
+    ("tuple", "brackets"): _as_list,
+    ("brackets", "set"): _as_set,
     **{(kind, "matrix"): _as_matrix for kind in ("tuple", "brackets", "interval")},
 }
 """How a shape of the first kind is read beside one of the second."""
@@ -561,6 +590,7 @@ _ROOTS = re.compile(r"([xz]|lambda)_\d")
 """Names of the solutions of one equation, in no order."""
 
 
+# -- verdicts, lists and digits ----------------------------------------------------------------------------------------
 def all_of(values: Sequence[Ternary]) -> Ternary:
     """False if one is False, else None if one is open, else True."""
     return False if False in values else None if None in values else True
@@ -624,6 +654,7 @@ def _magnitude(value: Fraction) -> int:
     return guess
 
 
+# -- units -------------------------------------------------------------------------------------------------------------
 def _with_unit(node: Term) -> tuple[Term, str]:
     inner: Term = node.args[0]
     return inner, node.args[1] if node.op == "quantity" else ""
@@ -662,6 +693,8 @@ def _conversion(first: str, second: str) -> tuple[Fraction, Fraction] | None:
     """Factors that bring two units to a common one; None when they do not agree."""
     left, right = unit(first), unit(second)
     if left.dimension and right.dimension:
+        if left == right:
+            return Fraction(1), Fraction(1)  # radians, which have no factor
         if left.dimension == right.dimension and left.factor and right.factor:
             return left.factor, right.factor
         electric = _electric(first), _electric(second)
@@ -689,6 +722,7 @@ def _measures(text: str) -> list[set[str]]:
     return known if any(known[1:]) else known[:1]
 
 
+# -- names and equations -----------------------------------------------------------------------------------------------
 _INDEXED = re.compile(r"(?P<head>[A-Za-z])_(?P<index>[a-z])")
 
 

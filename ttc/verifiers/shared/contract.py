@@ -332,13 +332,16 @@ class TargetVerifier(ABC, Generic[Goal]):
     _workers: Workers | None = None
 
     async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
-        """Hold `submission` to `target`; a target that cannot be read is the verdict `error`."""
+        """Hold `submission` to `target`; a target that cannot be read, or that no answer meets, is an `error`."""
         clock = Clock()
         try:
             goal = self.read(written(target))
+            verdict = await self.judge(goal, submission, clock)
+            if not verdict.correct:
+                self.check(goal)
         except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
-        return clock.stamp(await self.judge(goal, submission, clock), self.version)
+            verdict = Verdict("error", reason=str(exc))
+        return clock.stamp(verdict, self.version)
 
     def check_gold(self, target: TargetLike, item: str = "") -> None:
         """Raise ConfigError, naming `item`, when the target cannot be read or does not verify against itself."""
