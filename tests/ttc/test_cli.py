@@ -401,6 +401,32 @@ def test_help_says_which_command_of_another_distribution_is_broken(tmp_path: pat
     assert re.search(r"^    plain$", done.stdout, re.MULTILINE)
 
 
+_AS_ON_WINDOWS = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fcntl", "pwd", "resource"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+for name in ("fcntl", "pwd", "resource"):
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["from ttc.__main__ import main; sys.exit(main())", "import ttc; ttc.run('1+2')", "import ttc; ttc.evaluate([])"],
+)
+def test_on_a_system_that_is_not_supported_the_error_says_so(use: str) -> None:
+    code = f"{_AS_ON_WINDOWS}\n{use}"
+    done = subprocess.run([sys.executable, "-c", code, "list", "strategies"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].endswith(
+        "ttc needs Linux or macOS: this Python has no fcntl; on Windows, run it in WSL 2"
+    )
+    assert "Traceback" not in done.stderr or "import ttc" in use
+
+
 def test_the_version_is_printed() -> None:
     assert ttc("--version").stdout == "ttc 0.1.0\n"
 
