@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from ttc.cli import cli
 from ttc.cli.cli import ELSEWHERE, main
 from ttc.commands.solve import cost_line
 from ttc.config.registry import plugins
@@ -425,6 +426,18 @@ def test_on_a_system_that_is_not_supported_the_error_says_so(use: str) -> None:
         "ttc needs Linux or macOS: this Python has no fcntl; on Windows, run it in WSL 2"
     )
     assert "Traceback" not in done.stderr or "import ttc" in use
+
+
+def test_without_memory_the_end_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(cli, "_parse", exhausted)
+    monkeypatch.setattr(cli, "damage_text", exhausted)  # it reads whole files
+    assert main(["solve", "1+2"]) == 1
+    assert capsys.readouterr().err.startswith("ttc: error: no memory is left; ")
 
 
 def test_the_version_is_printed() -> None:
