@@ -37,8 +37,8 @@ test-wheel: $(VENV)/.stamp-base
 	rm -rf build/wheel && mkdir -p build/wheel/empty
 	$(BIN)/python -m pip wheel --disable-pip-version-check --quiet --no-deps --wheel-dir build/wheel .
 	$(BIN)/python -m zipfile --extract build/wheel/*.whl build/wheel/site
-	cd build/wheel/empty && PYTHONPATH=../site $(abspath $(BIN))/python -P -m ttc eval --strategy tree --limit 2
-	cd build/wheel/empty && PYTHONPATH=../site $(abspath $(BIN))/python -P -m ttc doctor > doctor.txt
+	cd build/wheel/empty && PYTHONPATH=../site "$(abspath $(BIN))/python" -P -m ttc eval --strategy tree --limit 2
+	cd build/wheel/empty && PYTHONPATH=../site "$(abspath $(BIN))/python" -P -m ttc doctor > doctor.txt
 
 # The tests that hang on rounding, with the kernels that other processors would take; ONLY="avx2 THREADS=1 or STRICT" picks some.
 test-cpus: $(VENV)/.stamp-test

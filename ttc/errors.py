@@ -4,6 +4,7 @@ TTCError
  ├─ ConfigError (ValueError)        a name, parameter, file or value the user gave; raised before work starts
  │   ├─ UnknownName                 no such strategy, engine, task, scorer, ...: carries the nearest name
  │   ├─ MissingExtra (ImportError)  an optional package is absent: carries the install command
+ │   ├─ OtherSystem (ImportError)   this system lacks a module of Python's that Linux and macOS have
  │   ├─ HiddenPackage (ImportError) another package or file answers to the name of one of ours
  │   └─ ServerRefused               a server of the configuration refuses our key, or has not what it should
  ├─ EngineError (RuntimeError)      an engine failed or died: carries the seconds that its server asks to wait
@@ -26,9 +27,12 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
+import importlib.util
 import json
 import pathlib
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
@@ -45,6 +49,8 @@ EXTRA_OF: Mapping[str, str] = MappingProxyType(
     }
 )
 """The extra that brings a package which the light core does without."""
+_OF_UNIX = ("fcntl", "pwd", "resource")
+"""Modules of Python that Windows has not."""
 
 
 class TTCError(Exception):
@@ -88,9 +94,15 @@ class MissingExtra(ConfigError, ImportError):
         return (MissingExtra, (self.package, self.extra))
 
 
+class OtherSystem(ConfigError, ImportError):
+    """This toolkit does not run on this system; says where it does."""
+
+
 def missing_extra(error: ImportError) -> ImportError:
-    """Return the error that names the extra with the missing package, or `error` itself."""
+    """Return the error that names the extra with the missing package, or the systems to use, or `error` itself."""
     package = (error.name or "").partition(".")[0]
+    if package in _OF_UNIX and isinstance(error, ModuleNotFoundError):
+        return OtherSystem(f"ttc needs Linux or macOS: this Python has no {package}; on Windows, run it in WSL 2")
     if isinstance(error, MissingExtra) or not isinstance(error, ModuleNotFoundError) or package not in EXTRA_OF:
         return error
     return MissingExtra(package.replace("_", "-"), EXTRA_OF[package])
@@ -102,8 +114,8 @@ def install_command(extra: str) -> str:
     address = urlsplit(source.get("url", ""))
     if address.scheme == "file":
         flag = "-e " if source.get("dir_info", {}).get("editable") else ""
-        return f"pip install {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}"
-    return f"pip install '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'"
+        return f"{pip('install')} {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}"
+    return f"{pip('install')} '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'"
 
 
 def install_again() -> str:
@@ -113,7 +125,16 @@ def install_again() -> str:
     place = shlex.quote(url2pathname(unquote(address.path))) if address.scheme == "file" else DISTRIBUTION
     if address.scheme not in ("", "file"):
         place = shlex.quote(f"{DISTRIBUTION} @ {source['url']}")
-    return f"pip install --force-reinstall --no-deps {place}"
+    return f"{pip('install')} --force-reinstall --no-deps {place}"
+
+
+def pip(verb: str) -> str:
+    """Return `pip VERB` for this Python: another one's pip may come first on PATH, and uv's environments have none."""
+    first, python = shutil.which("pip"), pathlib.Path(sys.executable)
+    if first is not None and pathlib.Path(first).parent == python.parent:
+        return f"pip {verb}"
+    name = shlex.quote(str(python))
+    return f"{name} -m pip {verb}" if importlib.util.find_spec("pip") else f"uv pip {verb} --python {name}"
 
 
 def _origin() -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ import time
 
 import pytest
 
+from ttc.cli import cli
 from ttc.cli.cli import ELSEWHERE, main
 from ttc.commands.solve import cost_line
 from ttc.config.registry import plugins
@@ -399,6 +400,44 @@ def test_help_says_which_command_of_another_distribution_is_broken(tmp_path: pat
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert "unavailable: No module named 'absent'" in done.stdout
     assert re.search(r"^    plain$", done.stdout, re.MULTILINE)
+
+
+_AS_ON_WINDOWS = """
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("fcntl", "pwd", "resource"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+for name in ("fcntl", "pwd", "resource"):
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["from ttc.__main__ import main; sys.exit(main())", "import ttc; ttc.run('1+2')", "import ttc; ttc.evaluate([])"],
+)
+def test_on_a_system_that_is_not_supported_the_error_says_so(use: str) -> None:
+    code = f"{_AS_ON_WINDOWS}\n{use}"
+    done = subprocess.run([sys.executable, "-c", code, "list", "strategies"], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert done.stderr.splitlines()[-1].endswith(
+        "ttc needs Linux or macOS: this Python has no fcntl; on Windows, run it in WSL 2"
+    )
+    assert "Traceback" not in done.stderr or "import ttc" in use
+
+
+def test_without_memory_the_end_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_: object) -> None:
+        raise MemoryError("std::bad_alloc")
+
+    monkeypatch.setattr(cli, "_parse", exhausted)
+    monkeypatch.setattr(cli, "damage_text", exhausted)  # it reads whole files
+    assert main(["solve", "1+2"]) == 1
+    assert capsys.readouterr().err.startswith("ttc: error: no memory is left; ")
 
 
 def test_the_version_is_printed() -> None:

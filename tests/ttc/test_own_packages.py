@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from ttc.errors import pip
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("ttc", "evals", "train", "distill", "serve")
 COMMAND = "from ttc.cli.process import main; raise SystemExit(main())"
@@ -102,7 +104,7 @@ def test_a_package_that_another_distribution_overwrote_is_named_with_the_repair(
     (line,) = ended.stderr.splitlines()
     assert f"{site}/evals/__init__.py" in line
     assert "distribution openers 9.9 has the same files" in line
-    assert line.endswith("run: pip uninstall -y openers && pip install --force-reinstall --no-deps ttckit")
+    assert line.endswith(f"run: {pip('uninstall')} -y openers && {pip('install')} --force-reinstall --no-deps ttckit")
 
 
 def test_a_file_that_another_distribution_overwrote_explains_the_failure_that_it_causes(
@@ -119,7 +121,7 @@ def test_a_package_that_another_ones_removal_took_along_is_named_with_the_repair
     (site / "evals/__init__.py").unlink()
     ended = run(tmp_path, [site], "-m", "ttc", *EVAL, "--out", "run")
     assert ended.returncode == 2
-    assert "evals/__init__.py of this toolkit is gone; run: pip install --force-reinstall" in ended.stderr
+    assert f"evals/__init__.py of this toolkit is gone; run: {pip('install')} --force-reinstall" in ended.stderr
 
 
 def test_a_change_of_ones_own_is_nobodys_damage(site: Path, tmp_path: Path) -> None:

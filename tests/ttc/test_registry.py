@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from ttc.cli.cli import main
 from ttc.config.choices import PartChoice
 from ttc.config.plugins import PluginShape
 from ttc.config.registry import ENGINES, POLICIES, SCORERS, STRATEGIES, VERIFIERS, Registry, plugins
 from ttc.config.signatures import bind, describe
-from ttc.errors import ConfigError, UnknownName
+from ttc.errors import ConfigError, PluginError, UnknownName
 
 if TYPE_CHECKING:
     from collections.abc import Sized as Unknown
@@ -190,6 +191,35 @@ def test_a_distribution_that_is_installed_meanwhile_is_noticed(
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[ttc.strategies]\nacme = acme:acme\n")
     assert plugins("ttc.strategies").keys() - before.keys() == {"acme"}
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    {
+        "a module that is not there": ("absent_acme:acme", "No module named 'absent_acme'"),
+        "a name that is not there": ("acme_parts:other", "has no attribute 'other'"),
+        "a module that fails": ("acme_fails:acme", "name 'nowhere' is not defined"),
+    }.values(),
+    ids=lambda text: text,
+)
+def test_a_plug_in_that_cannot_be_imported_is_named_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    value: str,
+    reason: str,
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "acme_parts.py").write_text("")
+    (tmp_path / "acme_fails.py").write_text("nowhere\n")
+    (tmp_path / "acme-1.dist-info").mkdir()
+    (tmp_path / "acme-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1\n")
+    (tmp_path / "acme-1.dist-info" / "entry_points.txt").write_text(f"[ttc.verifiers]\nacme = {value}\n")
+    with pytest.raises(PluginError, match=rf"verifier 'acme' of distribution acme .*{reason}.*uninstall acme"):
+        VERIFIERS.load("acme")
+    assert main(["list", "verifiers"]) == 0
+    listing = capsys.readouterr().out
+    assert f"unavailable: verifier 'acme' of distribution acme ({value})" in listing and "\nexact\n" in listing
 
 
 def test_a_parameter_without_annotation_has_the_type_of_its_default() -> None:

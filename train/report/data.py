@@ -24,7 +24,7 @@ from train.base.rollout import read_rollouts
 from train.base.stage import StageResult, last_attempt, read_result
 from train.measure.retention import Kept, read_kept
 from train.recipe.run import RUN, stage_folders
-from ttc.errors import ConfigError, RecordError
+from ttc.errors import ConfigError, RecordError, pip
 from ttc.records import iterate
 
 SHOWN_STEPS = 12
@@ -169,7 +169,7 @@ def to_tensorboard(run: RunData, folder: Path) -> None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as exc:
-        raise ConfigError("tensorboard is not installed; run: pip install tensorboard") from exc
+        raise ConfigError(f"tensorboard is not installed; run: {pip('install')} tensorboard") from exc
     writers = {stage.name: SummaryWriter(str(folder / stage.name)) for stage in run.stages if stage.rows}
     for stage, step, values in scalars(run):
         for name, value in values.items():
@@ -183,7 +183,7 @@ def to_wandb(run: RunData, project: str) -> None:
     try:
         wandb: Any = importlib.import_module("wandb")
     except ImportError as exc:
-        raise ConfigError("wandb is not installed; run: pip install wandb") from exc
+        raise ConfigError(f"wandb is not installed; run: {pip('install')} wandb") from exc
     with wandb.init(project=project, name=f"{run.recipe}-{run.seed}") as session:
         for number, (stage, step, values) in enumerate(scalars(run)):
             session.log({f"{stage}/{name}": value for name, value in values.items()} | {f"{stage}/step": step}, number)

@@ -157,6 +157,8 @@ def _fail_with(error: Exception, again: str) -> int:
         case OSError():
             hint = f"; make room, then continue with: {again}" if first.errno in FULL else ""
             return _fail(f"error: {_reason(first)}{hint}", 1)
+        case MemoryError():  # which what follows would meet again
+            return _fail("error: no memory is left; free some, raise the limit (ulimit -v), or use a smaller model", 1)
     damage = damage_text()
     if damage is not None:
         return _fail(f"error: {'; run: '.join(damage)}", 2)

@@ -24,7 +24,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ttc.errors import DISTRIBUTION, ConfigError, HiddenPackage, install_again
+from ttc.errors import DISTRIBUTION, ConfigError, HiddenPackage, install_again, missing_extra, pip
 
 PACKAGES = ("distill", "evals", "serve", "train")
 PLACE = Path(__file__).resolve().parents[2]
@@ -110,7 +110,10 @@ def rivals() -> list[Rival]:
 
 
 def hiding(name: str, error: ImportError) -> ImportError:
-    """Return the error that names what hides our package `name` from a Python process, or `error` itself."""
+    """Return the error that names what hides our package `name` from a Python process, or what else is missing."""
+    known = missing_extra(error)
+    if known is not error:
+        return known
     damage = damage_text(_INITS)
     if damage is not None:
         return HiddenPackage("; run: ".join(damage))
@@ -199,4 +202,4 @@ def _label(distribution: importlib.metadata.Distribution) -> str:
 
 
 def _uninstall(labels: Iterable[str]) -> str:
-    return f"pip uninstall -y {' '.join(label.partition(' ')[0] for label in labels)}"
+    return f"{pip('uninstall')} -y {' '.join(label.partition(' ')[0] for label in labels)}"

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, missing_extra
 
 
 def main() -> int:
@@ -51,6 +51,12 @@ def main() -> int:
     except KeyboardInterrupt:
         os.write(2, b"ttc: interrupted\n")
         return 130
+    except ModuleNotFoundError as exc:
+        known = missing_extra(exc)
+        if known is exc:
+            raise
+        os.write(2, f"ttc: error: {known}\n".encode())
+        return 2
     return run()
 
 

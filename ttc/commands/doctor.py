@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ttc.commands._doctor.installation import Check, data, devices, extras, machine, packages, reinstall
-from ttc.commands._doctor.parts import engines, sandbox, scorers
+from ttc.commands._doctor.parts import engines, failed_import, sandbox, scorers
 from ttc.config.choices import DEFAULT_ENGINE
 from ttc.config.recipes import dump
 
@@ -58,9 +58,10 @@ def _guarded(group: str, function: Callable[[bool], list[Check]], try_all: bool)
     """Run one group of checks; whatever goes wrong inside becomes a line of the report."""
     try:
         return function(try_all)
+    except ImportError as exc:
+        return [Check(group, group, *failed_import(exc))]
     except Exception as exc:
-        command = reinstall() if isinstance(exc, ImportError) else None
-        return [Check(group, group, "broken", f"{type(exc).__name__}: {exc}", command)]
+        return [Check(group, group, "broken", f"{type(exc).__name__}: {exc}")]
 
 
 def _lines(checks: list[Check]) -> list[str]:

@@ -64,10 +64,10 @@ def _loaded(registry: object) -> Registry:
 
 
 def _describe(registry: Registry, name: str, *, strict: bool) -> Description:
-    """Describe `name`; in a listing, one whose optional package is missing is shown with the reason."""
+    """Describe `name`; in a listing, one that cannot be loaded is shown with the reason."""
     try:
         return registry.describe(name)
-    except ImportError as exc:
+    except (TTCError, ImportError) as exc:
         if strict:
             raise
         return Description(registry.kind, name, f"unavailable: {exc}", False, ())

@@ -29,10 +29,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ttc.config.plugins import LABEL, PluginShape, line_in
+from ttc.config.plugins import LABEL, PluginShape, blamed, described, line_in
 from ttc.config.recipes import user_file
 from ttc.config.signatures import Description, call, describe
-from ttc.errors import DISTRIBUTION, ConfigError, MissingExtra, UnknownName, missing_extra
+from ttc.errors import DISTRIBUTION, ConfigError, MissingExtra, PluginError, UnknownName, missing_extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class Registry:
             UnknownName: no such name; carries the nearest one.
             ConfigError: a `file.py:function` that cannot be read or names no function, or a function of another shape.
             MissingExtra: the function needs an optional package that is not installed.
+            PluginError: the distribution that declares it cannot be imported.
         """
         file_name = name.removesuffix(":")
         if file_name.endswith(".py"):
@@ -75,7 +76,7 @@ class Registry:
             return cast("Callable[..., Any]", getattr(module, plain))
         entry = plugins(self.group)
         if plain in entry:
-            loaded: Callable[..., Any] = entry[plain].load()
+            loaded = _load_entry(self.kind, entry[plain])
             self.shape.check_function(f"{self.kind} {name}", loaded)
             return loaded
         raise UnknownName(self.kind, name, self.names())
@@ -194,6 +195,19 @@ def _without_function(name: str) -> str:
         return "does not exist"
     own = re.findall(r"^(?:async )?def ([^\W_]\w*)", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
     return f"is named without its function: {' or '.join(f'{name}:{each}' for each in own) or f'{name}:FUNCTION'}"
+
+
+def _load_entry(kind: str, entry: importlib.metadata.EntryPoint) -> Callable[..., Any]:
+    try:
+        return cast("Callable[..., Any]", entry.load())
+    except Exception as exc:
+        extra, fault = missing_extra(exc) if isinstance(exc, ImportError) else exc, blamed(exc)
+        if extra is not exc:
+            raise extra from exc
+        owner = DISTRIBUTION if entry.dist is None else entry.dist.name
+        cause = described(exc) if fault is exc else str(fault)
+        text = f"{kind} {entry.name!r} of distribution {owner} ({entry.value}) cannot be imported: {cause}"
+        raise PluginError(f"{text}; repair or uninstall {owner}") from exc
 
 
 def _load_file(kind: str, path: pathlib.Path, function: str) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ttc.cli.own import damage_text, rivals
 from ttc.config.values import counted
-from ttc.errors import DISTRIBUTION, install_command
+from ttc.errors import DISTRIBUTION, install_command, pip
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -65,8 +65,8 @@ def install(extra: str) -> str:
 def reinstall() -> str:
     """Return the command that installs this distribution with the extra `all`; in a checkout, as tested."""
     tested = PYPROJECT.with_name("constraints.txt")
-    limits = f"-c {shlex.quote(str(tested))} " if tested.is_file() else ""
-    return install("all").replace("pip install ", f"pip install {limits}", 1)
+    limits = f" -c {shlex.quote(str(tested))}" if tested.is_file() else ""
+    return install("all").replace(command := pip("install"), command + limits, 1)
 
 
 def packages() -> list[Check]:
@@ -213,7 +213,7 @@ def devices() -> list[Check]:
         checks.append(Check("devices", f"cuda:{index}", "ok", detail))
     if not checks and shutil.which("nvidia-smi") and torch.version.cuda is None:
         detail = f"there is a driver, but torch {torch.__version__} is a CPU build"
-        checks.append(Check("devices", "cuda", "missing", detail, "pip install --force-reinstall torch==2.13.0"))
+        checks.append(Check("devices", "cuda", "missing", detail, f"{pip('install')} --force-reinstall torch==2.13.0"))
     threads = os.environ.get("OMP_NUM_THREADS", "not set")
     checks.append(Check("devices", "cpu", "ok", f"torch {torch.__version__}, OMP_NUM_THREADS {threads}"))
     return checks

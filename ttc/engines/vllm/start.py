@@ -20,7 +20,7 @@ from typing import Any
 from ttc.engines.vllm.drivers import Background, InProcess
 from ttc.engines.vllm.options import VllmOptions
 from ttc.engines.vllm.requests import Counts, Driver
-from ttc.errors import ConfigError, EngineError, MissingExtra, TTCError
+from ttc.errors import ConfigError, EngineError, MissingExtra, TTCError, pip
 
 _QUIET = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """Set unless the user has set them."""
@@ -165,7 +165,7 @@ def _import(module: str) -> Any:
 def _check_machine(options: VllmOptions, on_cpu: bool) -> None:
     """Refuse what this machine does not support, before anything loads."""
     if options.distributed_executor_backend == "ray" and importlib.util.find_spec("ray") is None:
-        raise ConfigError("vllm: distributed_executor_backend=ray needs the package ray; run: pip install ray")
+        raise ConfigError(f"vllm: distributed_executor_backend=ray needs the package ray; run: {pip('install')} ray")
     if on_cpu or options.distributed_executor_backend == "ray":
         return
     import torch

@@ -18,10 +18,10 @@ from __future__ import annotations
 import importlib.util
 from typing import Any
 
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, pip
 
 if importlib.util.find_spec("triton") is None:
-    raise ConfigError("the step on a GPU needs triton, which is not installed; run: pip install triton")
+    raise ConfigError(f"the step on a GPU needs triton, which is not installed; run: {pip('install')} triton")
 
 __all__ = ["compile_cases"]
 
