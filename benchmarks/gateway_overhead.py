@@ -65,7 +65,7 @@ def main() -> None:
         "runs": args.runs,
         "rows": rows,
     }
-    print("| clients | straight, median | through, median | added | processor time of the gateway |")
+    print("| clients | direct, median | through the gateway, median | added | CPU time of the gateway |")
     print("|---|---|---|---|---|")
     for row in rows:
         times = " | ".join(f"{row[name]:.2f} ms" for name in ("straight_ms", "through_ms", "added_ms", "cpu_ms"))

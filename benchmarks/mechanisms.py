@@ -174,7 +174,7 @@ def rows_of(recipe: Recipe, workshop: Workshop, updates: int = 3) -> list[Row]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines of Markdown: a row per stage, its mechanisms with the relative change of an update and the share."""
-    yield "| recipe, stage | what taking a mechanism away changes (relative change of an update; share of updates) |"
+    yield "| recipe, stage | effect of removing a mechanism (relative change of an update; share of updates) |"
     yield "|---|---|"
     by_stage: dict[str, list[str]] = {}
     for row in rows:

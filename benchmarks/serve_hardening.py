@@ -67,8 +67,8 @@ def main() -> None:
         sockets = measured(cases, pid, url, args.repeats)
         flooded = measured(floods, pid, url, 1)
     faults = of_faults()
-    kinds = {"raw bytes": sockets, f"{FLOOD >> 20} MiB at once": flooded, "faults of a server behind": faults}
-    print("| kind | cases | processor time, median and worst | worst | memory, worst | time, worst |")
+    kinds = {"malformed bytes": sockets, f"{FLOOD >> 20} MiB at once": flooded, "faults of an upstream server": faults}
+    print("| kind | cases | CPU time, median and worst | worst | memory, worst | time, worst |")
     print("|---|---|---|---|---|---|")
     for name, rows in kinds.items():
         print(line(name, rows))

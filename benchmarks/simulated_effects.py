@@ -46,7 +46,7 @@ EFFECTS = (
 
 def table(result: dict[str, Any]) -> Iterator[str]:
     """The effects of a saved result, in Markdown: what is claimed, and the claim that is nearest to failing."""
-    yield "| effect | claims | the one nearest to failing (95 %) |"
+    yield "| effect | claims | the claim closest to failing (95 %) |"
     yield "|---|---|---|"
     for effect in result["effects"]:
         least = min(effect["claims"], key=lambda claim: (claim["holds"], _slack(claim)))
