@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from ttc.errors import ConfigError
 from ttc.sandbox import values, wire
-from ttc.sandbox.remote import Gone, Link, Remote, RemoteError, stands
+from ttc.sandbox.remote import Gone, Link, Remote, RemoteError, proxies
 from ttc.sandbox.serving import REPORT
 
 _NOTE, _ERROR = "_ttc_note", "_ttc_error"
@@ -83,7 +83,7 @@ def _asserts(group: Mapping[str, Any], note: Note, link: Link) -> None:
             namespace[name] = __import__(name)
     exec(compile(trees[0], "<setup>", "exec"), namespace)
     # after the set-up, which may contain the prompt's own version of a function under test
-    namespace |= stands(link, group["remote"], _caught(trees))
+    namespace |= proxies(link, group["remote"], _caught(trees))
     shared = [namespace.get(name) for name in group.get("records", ())]
     link.nodes = values.Nodes({cls: cls.__name__ for cls in shared if isinstance(cls, type)}, first=1)
     for tree in trees[1:]:

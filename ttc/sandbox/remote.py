@@ -278,7 +278,7 @@ for _name in ("neg", "pos", "abs", "lt", "le", "gt", "ge", "int", "float", "deli
     setattr(Remote, f"__{_name}__", _operator(_name, turned=False))
 
 
-class Stand:
+class Proxy:
     """The proxy of a function or class of the program."""
 
     def __init__(self, link: Link, name: str) -> None:
@@ -300,7 +300,7 @@ class Stand:
         return isinstance(value, Remote) and _ask(value, KIND, self._link.call(NAMED, self._name)) is True
 
 
-def stands(link: Link, names: Sequence[str], caught: frozenset[str]) -> Mapping[str, Any]:
+def proxies(link: Link, names: Sequence[str], caught: frozenset[str]) -> Mapping[str, Any]:
     """The proxies that a test finds under the names of the program; those in `caught` are exceptions."""
     link.errors |= {name: type(name, (RemoteError,), {}) for name in names if name in caught}
-    return {name: link.errors.get(name) or Stand(link, name) for name in names}
+    return {name: link.errors.get(name) or Proxy(link, name) for name in names}
