@@ -1,16 +1,16 @@
-"""How much of an oracle allocation's gain the strategy `auto` gets, on the simulated reasoner with known difficulty.
+"""Share of an oracle allocation's gain that `auto` reaches, on the simulated reasoner with known difficulty.
 
     python -m benchmarks.allocator --json benchmarks/results/allocator.json
 
-For each seed a pool of problems of all five levels is sampled for the calibration and another for the test. At equal
-mean tokens on the test pool, the expected accuracy of: one arm for all problems (uniform: the best mixture of two), the
-plan (auto, whose calibration never saw the test pool), and two oracles. `difficulty` knows the true level of every
-problem and spends by that level's curve; `hindsight` knows every single problem's own curve, averaged over orders of
-the very samples that are drawn, which nobody could know beforehand.
+For each seed a pool of problems of all five levels is sampled for the calibration and another for the test. Compared at
+equal mean tokens on the test pool is the expected accuracy of one arm for all problems (uniform: the best mixture of
+two), the plan (auto, whose calibration never saw the test pool), and two oracles. `difficulty` uses the true level of
+every problem and that level's curve; `hindsight` uses every single problem's own curve, averaged over orders of the
+samples actually drawn, which cannot be known beforehand.
 
 A gain is over one sample a problem, the least that any allocation spends (`share`), and more strictly over the best
 uniform spending of equal tokens (`share_above_uniform`). Shares are auto's gain over an oracle's, with 95 % bootstraps
-over seeds; the calibration's own tokens stand beside them.
+over seeds; the calibration's own tokens are listed, too.
 """
 
 from __future__ import annotations

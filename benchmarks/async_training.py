@@ -3,10 +3,10 @@
     python -m benchmarks.async_training --save benchmarks/results/async_training.json
 
 The recipe cipher-grpo, the same base per seed, with a verifier that waits as long as a round of rollouts takes
-(measured first). Three ways: synchronous; asynchronous in one process, which gains the waiting it avoids; asynchronous
-with rollouts in a process of their own, which needs a second idle core. Told per way and seed: seconds for the same
-number of updates, held-out greedy accuracy, how stale rollouts were, and processor seconds of all processes. Wall times
-mean something only on a machine with two idle cores; the load at the start is told.
+(measured first). Three ways are compared: synchronous; asynchronous in one process, which saves the waiting time;
+asynchronous with rollouts in a process of their own, which needs a second idle core. Reported per way and seed: seconds
+for the same number of updates, held-out greedy accuracy, how stale rollouts were, and processor seconds of all
+processes. Wall times are meaningful only on a machine with two idle cores; the load at the start is reported.
 """
 
 from __future__ import annotations

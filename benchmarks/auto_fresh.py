@@ -1,11 +1,11 @@
-"""Auto run for real: calibrated on a few problems, asked on others, beside a search that takes about as many tokens.
+"""Run `auto` itself: calibrated on a few problems, evaluated on others, against a search with about as many tokens.
 
     python -m benchmarks.auto_fresh --runs runs/fresh --json benchmarks/results/auto_fresh.json     20 minutes, resumes
 
-`benchmarks.frontier` plays plans on recorded pools; here one plan of 50 problems is spent by `ttc eval`, once with a
-mean for every problem and once with one total for the run, on problems of other seeds. The search is a particle filter
-of 8, the best of that size on the frontier. Differences are paired by problem; what the calibration cost is charged to
-a run of `RUN` problems. Tokens are those generated and scored.
+`benchmarks.frontier` replays plans on recorded pools; here `ttc eval` runs one plan of 50 problems, once with a mean
+budget per problem and once with one total for the run, on problems of other seeds. The search is a particle filter of
+8, the best of that size on the frontier. Differences are paired by problem; the cost of the calibration is charged to a
+run of `RUN` problems. Tokens are those generated and scored.
 """
 
 from __future__ import annotations

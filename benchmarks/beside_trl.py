@@ -1,10 +1,10 @@
-"""What the comparisons with TRL share: a clock over everything, answers measured by one code, and the facts of a run.
+"""Common parts of the comparisons with TRL: timing of whole steps, one evaluation of answers, and the facts of a run.
 
-What a step costs is the cost of a whole training run of `steps` steps less that of a run of one step, divided by the
-steps between: models and engines that are opened, first compilations and the last files are in both and fall out; what
-a trainer does at every step (metrics, health rules, records, the log) is in, on both sides. Processor seconds of the
-process by its own clock, and wall seconds. Curves come from a third run, whose models are measured on the way by one
-function of this toolkit; nothing of it is timed.
+The cost of a step is the cost of a training run of `steps` steps minus that of a run of one step, divided by the
+difference in steps. Loading models and engines, first compilations and the final files are in both and cancel out;
+everything a trainer does at every step (metrics, health rules, records, the log) is included, on both sides. Times are
+CPU seconds of the process, and wall seconds. Curves come from a third run, whose models are evaluated during training
+by one function of this toolkit; that run is not timed.
 """
 
 from __future__ import annotations

@@ -2,11 +2,12 @@
 
     python -m benchmarks.bf16_rounding --model build/smollm2 --save benchmarks/results/bf16_rounding.json
 
-Answers of the model to questions of Countdown, read once more by the trainer in fp32, by the trainer in bf16 (as under
-adapters) and with bf16 passes over fp32 weights, and by the embedded engine in bf16. Told are the mean surprise, the
-mean absolute and the mean signed difference in nats, for prompts and answers apart, and the largest mean over two
-sequences, which is what a parity probe sees. The limits of `train.rollouts.sync` and of the self-test of on-policy
-distillation are chosen by it. Cost: a minute of one core. Left out: a GPU's kernels.
+Log-probabilities of the model's answers to Countdown problems are computed by the trainer in fp32, by the trainer in
+bf16 (as under adapters) and with bf16 passes over fp32 weights, and by the embedded engine in bf16. Reported are the
+mean negative log-probability, the mean absolute and the mean signed difference in nats, for prompts and answers
+separately, and the largest mean over two sequences, which is what a parity probe measures. The limits of
+`train.rollouts.sync` and of the self-test of on-policy distillation are chosen from it. Cost: a minute of one core.
+Left out: a GPU's kernels.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How many programs a second the verifier of programs judges, which references pass, and whether it lasts.
+"""Throughput of the program verifier, its verdicts on reference solutions, and its behaviour under sustained load.
 
     python -m benchmarks.code_throughput [--data DIR] [--only PART] [--save benchmarks/results/code_throughput.json]
 
-`references`: all of HumanEval and of both subsets of MBPP, and what fails. Rates: first 1,000 programs, warm, two
+`references`: all of HumanEval and of both subsets of MBPP, with the failures. Rates: first 1,000 programs, warm, two
 workers: the references of HumanEval and sanitised MBPP from --data (TTC_DATA), or without it a small program with
 thirteen checks, each under its own tests; and 1,000 script runs. Then 10,000 requests, half of them mathematics and
 half programs, one in ten hostile, 64 in flight against both verifiers at once: no request may hang, none may take
-longer than its card says, and no process, descriptor or file may be left. Seconds are those of the work itself; what a
-request waited for a worker is not in them. Other work on the machine lowers the rates: its load is saved beside them,
-and the processor time of each program, from which the rate of an idle machine follows.
+longer than its card says, and no process, descriptor or file may be left. Seconds are those of the work itself, without
+waiting for a worker. Other work on the machine lowers the rates: its load is saved with them, and so is the CPU time of
+each program, from which the rate of an idle machine follows.
 """
 
 from __future__ import annotations

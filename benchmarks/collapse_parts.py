@@ -1,4 +1,4 @@
-"""What `benchmarks.training_health` breaks on purpose beside its verifier: a reward that pays for length."""
+"""A faulty reward for `benchmarks.training_health`: it pays for length."""
 
 from __future__ import annotations
 

@@ -1,23 +1,23 @@
-"""What the controller itself costs: strategies over engines that take no time, and a search on the packaged model.
+"""Overhead of the controller: strategies over engines that take no time, and a search on the packaged model.
 
     python -m benchmarks.controller_overhead --embedded 24 --json benchmarks/results/controller_overhead.json
 
 The scripted engine answers at once, so all time is the toolkit's own: sessions, leases, seeds, traces, the search
 runtime, and the fake engine and scorer themselves (`engine` is their share, measured by calling them alone, with the
-same prompts). `ms_per_step` is processor time per generated step of one problem with all problems in flight.
-`peak_mib` is resident memory after the problems of a run, which are dropped as they finish.
+same prompts). `ms_per_step` is processor time per generated step of one problem with all problems in flight. `peak_mib`
+is resident memory after the problems of a run, which are dropped as they finish.
 
 `--embedded N` also solves N problems of the packaged model by a tree of 16, 16 problems in flight. There the model and
 the reward model compute in threads of their own, and everything else runs in the thread of the event loop. That whole
 thread counts as the controller: the strategy and the search runtime, sessions (leases, ledger, trace), asyncio with its
-wake-ups, reading answers and voting, and what engine and scorer do in it (rendering and tokenising the question,
-seeds, handing requests over and results back, detokenising the leaves). `loop_share` is its part of the processor time,
-`loop_share_of_wall` its time over the wall's.
+wake-ups, reading answers and voting, and the parts of engine and scorer in that thread (rendering and tokenising the
+question, seeds, passing requests and results, detokenising the leaves). `loop_share` is its fraction of the CPU time,
+`loop_share_of_wall` of the wall time.
 
-`without` is the same work without a controller: the requests of one such search, written down and sent again, each as
-soon as the one it waited for has come back, to a fresh engine and scorer. What remains in its event loop is what any
-caller of the two pays. `added_cpu` and `added_wall` are what the controller adds to it, as a share. All of it is
-repeated, with and without in turn; medians, and all values beside them. The process is settled as that of a command.
+`without` is the same work without a controller: the requests of one such search are recorded and sent again to a fresh
+engine and scorer, each as soon as the one it depended on has returned. The remaining work in its event loop is what any
+caller needs. `added_cpu` and `added_wall` are the controller's overhead as a fraction. Both run alternately several
+times; medians are reported, with all values. The process has the same settings as that of a command.
 """
 
 from __future__ import annotations

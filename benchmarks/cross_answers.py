@@ -1,13 +1,13 @@
-r"""Search for wrong verdicts without writing pairs: right answers of one problem beside golds of others, and mutants.
+r"""Search for wrong verdicts without hand-written pairs: right answers paired with other problems' golds, and mutants.
 
     python -m benchmarks.cross_answers [--data DIR] [--pairs 1000000] [--seed 0] [--denied FILE.json] [--save FILE.json]
 
 Golds and right answers come from the committed rows (tests/ttc/data), and golds of OlympiadBench from DIR. *Cross*:
-random ordered pairs of them, all of unlike spelling; what `math` accepts by value is counted, and what math-verify
-denies of that goes to `--denied`, to be looked at by eye (it denies much that is right). *Mutants*: golds with one
-thing changed that changes their meaning; none may be accepted. *Rewrites*: golds in another spelling; none may be
-refused. Of golds that take up a change (a constant of integration, a residue) none is mutated; golds with dots, which
-are compared by their spelling, are left out.
+random ordered pairs of them with different spelling. Pairs that `math` accepts by value are counted, and those of them
+that math-verify rejects go to `--denied` for inspection (it rejects much that is right). *Mutants*: golds with one
+change that alters their meaning; none may be accepted. *Rewrites*: golds in another notation; none may be rejected.
+Golds that can absorb a change (a constant of integration, a residue) are not mutated; golds with dots, which are
+compared by their spelling, are left out.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@ r"""Tokens per second of the embedded engine beside `transformers.generate` and 
     python -m benchmarks.engine_throughput --model FOLDER --model random-teacher \\
         --n 16 64 256 --threads 1 2 [--vllm-python /path/to/venv/bin/python] [--json out.json]
 
-Every engine runs in its own process with the same number of threads and waits while another one is timed. A round asks
-each engine for the same work; the best of the rounds counts. Shared: n samples of one 60-token prompt. Ragged: n
-prompts of 20 to 200 tokens, one sample each. All sample at temperature 0.8 and ignore the end of sequence; the
-embedded engine and vLLM also return log-probabilities. All run in bf16 where the processor has it, else in fp32.
-Prefill is inside the time. vLLM runs eagerly and in one process (its fastest CPU mode with a short start); it needs its
-own environment, hence the path to its Python. With `--top-k` and `--top-p` each work is also drawn under these cuts.
+Every engine runs in its own process with the same number of threads and waits while another one is timed. In a round
+every engine does the same work; the best of the rounds counts. Shared: n samples of one 60-token prompt. Ragged: n
+prompts of 20 to 200 tokens, one sample each. All sample at temperature 0.8 and ignore the end of sequence; the embedded
+engine and vLLM also return log-probabilities. All run in bf16 where the processor has it, else in fp32. The time
+includes prefill. vLLM runs eagerly and in one process (its fastest CPU mode with a short start); it needs its own
+environment, hence the path to its Python. With `--top-k` and `--top-p` the same work is also run with these filters.
 
 `random-teacher` is a random Qwen3 of 4 layers, hidden 256, 4/2 heads x 64, MLP 768, vocabulary 261.
 """

@@ -1,26 +1,25 @@
-"""What the forest of keys and values costs on a CPU: every figure that is asked of it, by one command.
+"""Cost of the forest of keys and values on a CPU: every figure that has a goal, by one command.
 
     python -m benchmarks.forest [--model FOLDER] [--vllm-python PYTHON] [--json benchmarks/results/forest.json]
         [--rounds 3] [--only nodes prefill ...] [--again]
 
-Each row is a ratio of two things measured in turns in one run, in processor time, one thread, the least of the rounds
-on both sides; the ratio by the clock stands beside it. A row that the JSON file holds already for this commit and model
-is not measured again (`--again` does), so an interrupted run goes on where it was. About 20 minutes on two quiet cores.
+Each row is a ratio of two things measured alternately in one run, in CPU time, one thread, the least of the rounds on
+both sides; the ratio of wall times is given, too. A row that the JSON file holds already for this commit and model is
+not measured again (except with `--again`), so an interrupted run can be resumed. About 20 minutes on two idle cores.
 
-`chains`: a token of 64 branches, each behind one of the last eight of fourteen steps of nine tokens, of eight
-solutions, against a token of 64 branches behind as many tokens in one piece, of which nothing is shared.
-`nodes`: a token of 32 branches, each under a node of its own below a common prompt of 2,047 tokens, against a token of
-32 draws of one prompt of as many; and the memory of the former against its unique keys, while they run and after.
-`neighbour`: a token of 63 prompts of 60 and one of 6,000 against 64 of 60. `prefill`: a prompt of 512 to 4,096 tokens
-against transformers' forward pass. `steps`: scoring 16 steps of 16 tokens after a common prefix of 2,048 against 64;
-`arithmetic` beside it is the same ratio in floating-point operations, the least that a model of size can cost;
-`steps_wide` is the same for layers of the size of Qwen2.5-1.5B (three of them, random), where arithmetic allows more.
-`cache`: prompt tokens that a search of 8 paths computes again for each token it generates, with 16 and 48 problems in
-flight in 8 MiB. `reward`: what a reward model holds at the end of a search, against the tokens of the live leaves.
-`ragged`, `shared`, `threads`, `tree`: see `benchmarks.forest_peers`. Keys that are only read are made up: time does not
-depend on them.
+`chains`: a token of 64 branches, each after one of the last eight of fourteen steps of nine tokens, of eight solutions,
+against a token of 64 branches after as many tokens in one segment, none of which is shared. `nodes`: a token of 32
+branches, each under a separate node below a common prompt of 2,047 tokens, against a token of 32 draws of one prompt of
+as many; and the memory of the former against its unique keys, while they run and after. `neighbour`: a token of 63
+prompts of 60 and one of 6,000 against 64 of 60. `prefill`: a prompt of 512 to 4,096 tokens against transformers'
+forward pass. `steps`: scoring 16 steps of 16 tokens after a common prefix of 2,048 against 64; `arithmetic` beside it
+is the same ratio in floating-point operations, the least that a model of size can cost; `steps_wide` is the same for
+layers of the size of Qwen2.5-1.5B (three of them, random), where arithmetic allows more. `cache`: prompt tokens that a
+search of 8 paths computes again for each token it generates, with 16 and 48 problems in flight in 8 MiB. `reward`:
+memory of a reward model at the end of a search, against the tokens of the live leaves. `ragged`, `shared`, `threads`,
+`tree`: see `benchmarks.forest_peers`. Keys that are only read are random: time does not depend on them.
 
-The aim stands beside each figure. The model must not end by itself, so its end-of-sequence token is taken away.
+Each figure is given with its goal. The model must not end by itself, so its end-of-sequence token is removed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The rows of `benchmarks.forest` that compare the embedded engine with other engines, and with itself.
 
 `ragged_16`, `ragged_64`: prompts of 20 to 200 tokens, one sample of 24 tokens each, against vLLM's CPU build, in
-processes of their own that take turns. `shared_16`, `shared_64`: as many samples of one prompt, against vLLM,
-transformers and the engine of an older checkout. `threads`: 64 ragged prompts with two threads against two processes of
-one thread; by the clock, since that is what threads are for. `tree_*`: tree search against the raw engine at equal live
-sequences, with the packaged model; the lengths of steps and the numbers of problems and paths are in `TREES`. A ratio
-above 1 is ours.
+alternating processes. `shared_16`, `shared_64`: as many samples of one prompt, against vLLM, transformers and the
+engine of an older checkout. `threads`: 64 ragged prompts with two threads against two processes of one thread; in wall
+time, which threads are meant to reduce. `tree_*`: tree search against the raw engine at equal live sequences, with the
+packaged model; the lengths of steps and the numbers of problems and paths are in `TREES`. A ratio above 1 is in our
+favour.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Accuracy against tokens of every strategy on the packaged model, and what `auto` makes of it.
+"""Accuracy against tokens of every strategy on the packaged model, and of `auto`.
 
     python -m benchmarks.frontier --runs runs/frontier --record                      draws; resumes; hours on one core
     python -m benchmarks.frontier --runs runs/frontier --save benchmarks/results/frontier.json \
         --figure benchmarks/results/frontier.png                                     minutes, without a model
 
 Pools are recorded once, the greedy answer, 64 scored samples, and searches of 64 in independent parts (DVTS; particle
-filters in islands of 4 and of 16); what votes, selects or searches less is computed from them exactly
-(`benchmarks.frontier_points`). The rest is run for real (`benchmarks.frontier_arms`). The envelope at a number of
-tokens is the best mixture of any two points that all problems have. What fewer have is not part of it: how far it lies
-below, on its own problems, stands beside it (`below`).
+filters in islands of 4 and of 16); smaller votes, selections and searches are computed from them exactly
+(`benchmarks.frontier_points`). The rest is actually run (`benchmarks.frontier_arms`). The envelope at a number of
+tokens is the best mixture of any two points measured on all problems. Points measured on fewer problems are not part of
+it; their distance below it, on their own problems, is reported (`below`).
 
-`auto` is spent on each half of the problems by a plan of the other half, and what that calibration cost is charged to a
-run of `RUN` problems. Regret is envelope less auto at equal tokens, paired by problem, with 95 % intervals over
-problems. The best of many points on the problems that it is judged on flatters the envelope;
+`auto` runs on each half of the problems with a plan from the other half, and the cost of that calibration is charged to
+a run of `RUN` problems. Regret is the envelope minus `auto` at equal tokens, paired by problem, with 95 % intervals
+over problems. Choosing the best of many points on the same problems favours the envelope;
 `regret_to_the_other_halfs_envelope` chooses it on one half and judges it on the other. How `auto` is calibrated
 (`DEPTH`, and which runs) was chosen on the first `CHOSEN_ON` problems; `regret_of_the_others` leaves them out.
 """

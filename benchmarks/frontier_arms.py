@@ -1,11 +1,11 @@
-"""What `benchmarks.frontier` runs for real, since no pool of samples can tell it, and how these runs are read.
+"""The runs of `benchmarks.frontier` that cannot be computed from a pool of samples, and how they are read.
 
-Searches and what draws many samples come at about 4 and 16 samples, the better searches at 8 too; chains of a single
-answer are greedy, which is better here than one sample for as many tokens. Where a strategy asks a scorer it is the
-packaged reward model, as the judge of `knockout` and of `refine` too: the packaged models answer no other questions
-than their own. `GROUPS` run on all problems; `SCREENED`, which fell behind or takes too long to draw, on the first of
-them. Left out: `tools`, as they have never seen a call; gibbs at 4 samples, where each of its rounds is one path; and
-64 samples of what is run here, for the time they would take.
+Searches and other strategies with many samples run at about 4 and 16 samples, the better searches also at 8; chains of
+a single answer are greedy, which is better here than one sample for as many tokens. The scorer of a strategy, also the
+judge of `knockout` and of `refine`, is the packaged reward model, since the packaged models cannot answer other
+questions than their task's. `GROUPS` run on all problems; `SCREENED`, which are worse or take too long, on the first of
+them. Left out: `tools`, as the models have never seen a call; gibbs at 4 samples, where each of its rounds is one path;
+and 64 samples of these strategies, for the time they would take.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The figure of `benchmarks.frontier`: accuracy against tokens, single answers and samples beside tree searches.
 
-`auto` and the envelope of everything are in both halves, so that each strategy can be held against them. Between two
-budgets `auto` is drawn as their mixture, which is no straight line where tokens are logarithmic.
+`auto` and the envelope are in both halves, so that each strategy can be compared with them. Between two budgets `auto`
+is drawn as their mixture, which is no straight line where tokens are logarithmic.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The points of `benchmarks.frontier`: a strategy with its parameters, its tokens a problem, and who was right.
+"""The points of `benchmarks.frontier`: a strategy with its parameters, its tokens per problem, and its right answers.
 
-What votes or selects is an exact expectation over all subsets of a recorded pool, or a mean over random orders of it;
-what is run for real is in `benchmarks.frontier_arms`. Tokens are those generated and, with a scorer, scored.
+Votes and selections are exact expectations over all subsets of a recorded pool, or means over random orders of it;
+actual runs are in `benchmarks.frontier_arms`. Tokens are those generated and, with a scorer, scored.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ NAMES = {"direct": "direct, greedy"}
 
 def points(result: Mapping[str, Any]) -> Iterator[str]:
     """Every strategy with its accuracy at the tokens that it took."""
-    yield "| strategy | accuracy % at so many tokens a problem | problems |"
+    yield "| strategy | accuracy % at tokens per problem | problems |"
     yield "|---|---|---|"
     names = dict.fromkeys(spot["strategy"] for spot in result["spots"])
     for name in names:
@@ -32,7 +32,8 @@ def points(result: Mapping[str, Any]) -> Iterator[str]:
 def regrets(result: Mapping[str, Any]) -> Iterator[str]:
     """What auto leaves, by budget and on the whole: on all problems, on those without a say, and held out."""
     held = ("regret", "regret_of_the_others", "regret_to_the_other_halfs_envelope", "regret_at_budget")
-    yield "| budget | tokens | auto % | regret | on the others | to one chosen on others | as if all was spent |"
+    columns = ("regret", "on the others", "to a mixture chosen on the other half", "with all tokens spent")
+    yield f"| budget | tokens | auto % | {' | '.join(columns)} |"
     yield "|---|---|---|---|---|---|---|"
     for rows in zip(*(result[name]["budgets"] for name in held), strict=True):
         figures = " | ".join(spread(row, "value") for row in rows)

@@ -1,14 +1,14 @@
-"""What `ttc serve --upstream A,B` adds to a chat that it passes through: the same chats to A and B, and through it.
+"""Overhead of `ttc serve --upstream A,B`: the same chats sent directly to A and B, and through the gateway.
 
     python -m benchmarks.gateway_overhead --json benchmarks/results/gateway_overhead.json
     python -m benchmarks.gateway_overhead --requests 150 --against CHECKOUT
 
-A and B are processes that answer every chat at once with a stream of a few words, so nothing but the way is measured.
-Runs straight and through the gateway alternate and take turns in going first. Reported are medians of a request's time
-over all runs, their difference (goal: less than 2 ms), and the gateway's processor time per request. Two minutes on an
-idle machine; on a busy one only the processor time says something: `--against` compares that of this checkout's gateway
-with another's, in turn over the same A and B, for one client. Where others use the machine, a real-time class (`chrt
---fifo 10 python -m ...`, which needs root) lets all parts run before them, as they would alone; the report says so.
+A and B are processes that answer every chat at once with a stream of a few words, so only the gateway is measured.
+Direct runs and runs through the gateway alternate, and each goes first in turn. Reported are medians of a request's
+time over all runs, their difference (goal: less than 2 ms), and the gateway's processor time per request. Two minutes
+on an idle machine; on a busy one only the CPU time is meaningful: `--against` compares that of this checkout's gateway
+with another's, alternating over the same A and B, for one client. On a shared machine, real-time scheduling (`chrt
+--fifo 10 python -m ...`, which needs root) lets all processes run as on an idle one; the report records it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
         "runs": args.runs,
         "rows": rows,
     }
-    print("| clients | straight, median | through, median | added | processor time of the gateway |")
+    print("| clients | direct, median | through the gateway, median | added | CPU time of the gateway |")
     print("|---|---|---|---|---|")
     for row in rows:
         times = " | ".join(f"{row[name]:.2f} ms" for name in ("straight_ms", "through_ms", "added_ms", "cpu_ms"))

@@ -1,13 +1,13 @@
-"""The embedded engine on a GPU: whether it computes what the CPU does, then its speed beside the estimates.
+"""The embedded engine on a GPU: whether its results equal the CPU's, then its speed beside the estimates.
 
     python -m benchmarks.gpu_bench [--model 0.5B 7B] [--bandwidth 4800] [--json out.json]      (make gpu-bench)
 
-Needs torch, triton, transformers and numpy only; ends within nine minutes, and with 1 where arithmetic differs.
-Arithmetic: a small random model in fp32 draws with the same seeds on the GPU and on the CPU, token by token, and its
+Needs torch, triton, transformers and numpy only; ends within nine minutes, with status 1 if results differ.
+Correctness: a small random model in fp32 draws with the same seeds on the GPU and on the CPU, token by token, and its
 greedy tokens are those of transformers. Speed: random weights in the shapes of Qwen2.5-0.5B and 7B in bf16, prompts of
 540 tokens, rows of about 600; tokens per second of decoding alone, from two runs that differ by 128 tokens. The
 roofline reads the weights and every unique key once per step at the stated bandwidth (GB/s; known for common devices).
-The estimates are those of `gpu_counts`, made before a GPU was there for an H100.
+The estimates for an H100 are those of `gpu_counts`, made before any run on a GPU.
 """
 
 from __future__ import annotations

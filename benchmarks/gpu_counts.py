@@ -1,18 +1,18 @@
-"""What a decoding step on a GPU launches, moves and waits for, counted without one; and what that comes to, estimated.
+"""Launches, transfers and waits of a decoding step on a GPU, counted without one; and its speed, estimated.
 
     python -m benchmarks.gpu_counts [--json FILE]
 
 Counted: the engine's own batch and decoder over meta tensors in the shapes of Qwen2.5-0.5B and 7B, with `torch.cuda`
 replaced by a counter and Triton's launches intercepted; prefill is left out. Attention counts as two nodes a layer, the
 partial results of pieces and their merge. Matrix products count as one node each; a library that splits one over its
-inner size adds a node to it, which nothing here can see. Keys are those of one key head: of the plan's items up to the
-positions of their rows, and of the segments that are there. Where more rows share a key than a tile holds (18 at seven
-query heads), its programs start together and all but the first should find it in the device's cache.
+inner size adds a node to it, which cannot be seen here. Keys are those of one key head: of the plan's items up to the
+positions of their rows, and of the existing segments. Where more rows share a key than a tile holds (18 at seven query
+heads), its programs start together and all but the first should find it in the device's cache.
 
 Estimated (+-40 %), never measured: tokens per second on one H100 SXM (3.35 TB/s), bf16, context 600, by the arithmetic
-of the first audit: weights at the share of the bandwidth that matrix products reach, three quarters of the nodes at
-2.2 us, keys at the attention's share of the bandwidth, the head, and the sampler's passes over the logits. The host
-costs nothing: it looks once in four tokens, while the next four are queued.
+of the first audit: weights at the share of the bandwidth that matrix products reach, three quarters of the nodes at 2.2
+us, keys at the attention's share of the bandwidth, the head, and the sampler's passes over the logits. The host is
+assumed to cost nothing: it reads results once in four tokens, while the next four are queued.
 
 Needs torch, numpy and triton.
 """

@@ -1,11 +1,11 @@
-"""The GPU kernels, compiled ahead of time: registers, shared memory and spills of each by the assembler's own report.
+"""The GPU kernels, compiled ahead of time: registers, shared memory and spills of each, as the assembler reports them.
 
     python -m benchmarks.gpu_kernels [--target 80 90 ...] [--shape qwen2.5-7b ...] [--dtype bf16 ...] [--json FILE]
 
 Needs triton (its assembler comes with it) and no GPU. Every kernel of `ttc.engines.embedded.kernels` is compiled in the
 shapes of Qwen2.5-0.5B, Qwen2.5-7B and Llama-3-8B (`--shape gemma-3-4b` for a head size of 256) for an A100 (sm_80), an
-H100 (sm_90a), a B200 (sm_100a) and the newest target that Triton's assembler names. `programs` is how many fit a
-multiprocessor by registers and shared memory. Ends with 1 when one spills. Nothing here is a timing.
+H100 (sm_90a), a B200 (sm_100a) and the newest target that Triton's assembler supports. `programs` is how many fit on a
+multiprocessor by registers and shared memory. Ends with status 1 if one spills. There are no timings.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Memory of the decoder for GPUs in real sizes, on tensors without memory: what is held, and how many rows run.
+"""Memory of the GPU decoder in real sizes, on tensors without memory: pages in use, and number of rows.
 
     python -m benchmarks.gpu_memory [--json FILE]       (a minute or two of one core; no GPU)
 
 The batch, its pool of pages, the prefix tree and the planning of attention are those that run on a GPU; only the step
-is replaced, by one that samples nothing and says that every row got four tokens. The budget is that of a GPU of 80 GB.
-`pool` is allocated once and never grows; `held` is the most that was held of it, finished texts that may come back
-included; `live` is what was held before the first draw ended, and `unique` the keys of those texts. Counted, not
-measured. Needs torch, numpy and triton.
+is replaced, by one that samples nothing and reports four tokens for every row. The budget is that of a GPU of 80 GB.
+`pool` is allocated once and never grows; `held` is the most of it in use, including finished texts that may be
+continued; `live` is what was in use before the first draw ended, and `unique` the unique keys of those texts. The
+figures are counted, not measured. Needs torch, numpy and triton.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""This toolkit's GRPO beside TRL's on the cipher walk: what a step costs, and what the same steps teach.
+"""This toolkit's GRPO beside TRL's on the cipher walk: cost of a step, and accuracy after the same steps.
 
     python -m benchmarks.grpo_against_trl --save benchmarks/results/grpo_against_trl.json
 
-Both start from the same base model per seed and take the same steps: 16 prompts x 8 rollouts, prompts drawn in turn
-without a frontier, at most 28 new tokens, one optimiser step, no KL, Dr. GRPO's constant normaliser over all rollouts,
-clip 0.2 / 0.28, advantages over the sample spread, the same rate, fp32, the same number of threads, generation inside
-the process. TRL samples with transformers' generate, this toolkit with its embedded engine. Both clocks hold all that a
-step does (`benchmarks.beside_trl`); rollout records are off, as TRL keeps none. Curves: 128 held-out problems, greedy
-and sampled, every ten steps, measured by one code. Ten minutes on one core.
+Both start from the same base model per seed and take the same steps: 16 prompts x 8 rollouts, prompts in order without
+a frontier, at most 28 new tokens, one optimiser step, no KL, Dr. GRPO's constant normaliser over all rollouts, clip 0.2
+/ 0.28, advantages over the sample spread, the same rate, fp32, the same number of threads, generation inside the
+process. TRL samples with transformers' generate, this toolkit with its embedded engine. Both times include everything
+that a step does (`benchmarks.beside_trl`); rollout records are off, as TRL keeps none. Curves: 128 held-out problems,
+greedy and sampled, every ten steps, measured by the same code. Ten minutes on one core.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""GRPO on the packaged arithmetic model: how far greedy held-out accuracy rises in a wording that it never saw.
+"""GRPO on the packaged arithmetic model: gain in greedy held-out accuracy in a wording that it never saw.
 
     python -m benchmarks.grpo_arithmetic --save benchmarks/results/grpo_arithmetic.json
 
-The recipe arithmetic-grpo on each seed (of rollouts and prompts; the base is one model). Told per seed: greedy and
+The recipe arithmetic-grpo on each seed (of rollouts and prompts; the base is one model). Reported per seed: greedy and
 sampled accuracy on the same 1,000 held-out problems before and after, their paired difference with its 95 % interval,
-and what became of the wording the model was trained on (level 4, never trained on by anyone).
+and the accuracy in the wording the model was trained on (level 4, which no model was trained on).
 """
 
 from __future__ import annotations

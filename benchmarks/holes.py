@@ -1,7 +1,7 @@
-"""Verifiers with holes, to be broken on purpose: the exact one, and beside right answers those of its hole pass.
+"""Verifiers with a deliberate defect (hole): besides right answers, they accept those of their hole.
 
-Every hole is a fault that verifiers have had: a check that fails open, a default that is taken for the key, a search in
-the wrong text. Left out: holes that read the question, which no verifier sees.
+Every hole is a fault that verifiers have had: a check that fails open, a default that is used as the key, a search in
+the wrong text. Left out: holes that read the question, which no verifier receives.
 """
 
 from __future__ import annotations

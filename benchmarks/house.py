@@ -1,10 +1,10 @@
-"""How much a reader of this project must open, and in which words it is written: the measures of the house.
+"""Measures of the source code: how much a reader of an entry point has to open, and the names that are used.
 
     python -m benchmarks.house [--root DIR] [--executed] [--save FILE]
 
 `--root` is a checkout (of any commit); `--executed` also runs `ttc eval --strategy tree --limit 2` of that checkout
-under a tracer and counts the files and lines that ran. Nothing here is a timing. `tests/test_house.py` holds the
-measures of this checkout to their limits. Left out: complexity, which linters measure; reading itself.
+under a tracer and counts the files and lines that ran. There are no timings. `tests/test_house.py` enforces limits on
+the measures of this checkout. Left out: complexity, which linters measure.
 """
 
 from __future__ import annotations

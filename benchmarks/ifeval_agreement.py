@@ -2,11 +2,11 @@
 
     python -m benchmarks.ifeval_agreement --responses FILE --data DIR --reference-python PYTHON --out FILE.json
 
-`--responses` holds JSON lines of {"id", "text"}, what a model gave to the prompts of IFEval; `--data` is the folder
-with ifeval.jsonl(.gz). The reference runs in its own environment (see `ifeval_reference`). Every instruction is
+`--responses` contains JSON lines of {"id", "text"}, a model's responses to the prompts of IFEval; `--data` is the
+folder with ifeval.jsonl(.gz). The reference runs in its own environment (see `ifeval_reference`). Every instruction is
 compared, strict and loose; a difference is saved with both verdicts and, where one of the known reasons applies, with
-that reason. The milliseconds are those of one verdict here, on one thread: of the clock, and of the processor, which
-other work on the machine does not lengthen.
+that reason. The milliseconds are those of one verdict of ours, on one thread: wall time, and CPU time, which other work
+on the machine does not increase.
 """
 
 from __future__ import annotations

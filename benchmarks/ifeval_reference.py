@@ -4,8 +4,8 @@
 
 Rows and verdicts are JSON lines. Needs lm-eval, langdetect, immutabledict, nltk with its `punkt_tab` data (NLTK_DATA),
 and nothing of this project. Only the four files of the task are imported, so that lm-eval's own dependencies (torch)
-are not needed. The reference draws random numbers (language detection, missing parameters), so each row is judged
-under several seeds: where these differ, the reference has no single verdict.
+are not needed. The reference uses random numbers (language detection, missing parameters), so each row is judged with
+several seeds: where these differ, the reference has no single verdict.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What oneDNN's layout of fp32 matrices buys on this processor: `ttc.engines.embedded.core.weights.Linear`.
+"""Speed-up by oneDNN's layout of fp32 matrices on this processor: `ttc.engines.embedded.core.weights.Linear`.
 
     python -m benchmarks.linear_layouts [--save benchmarks/results/linear_layouts.json]
 
-Products of rows with the matrices of SmolLM2-135M and the large ones of Qwen2.5-1.5B, plain and as they are kept, in
-turns, by processor time, one thread; reported is how many times as fast the latter are, by the least of five turns on
-both sides. Many matrices of a size take turns, so that none stays in a cache. A minute.
+Products of rows with the matrices of SmolLM2-135M and the large ones of Qwen2.5-1.5B, plain and packed, alternating, in
+CPU time, one thread; reported is the speed-up of the packed ones, by the least of five rounds on both sides. Many
+matrices of a size alternate, so that none stays in a cache. A minute.
 """
 
 from __future__ import annotations

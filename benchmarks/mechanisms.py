@@ -1,16 +1,15 @@
-"""Does every mechanism of every recipe act? The table of mechanisms and recipes, with what taking each away changes.
+"""Does every mechanism of every recipe have an effect? The table of mechanisms, with the effect of removing each.
 
     python -m benchmarks.mechanisms --save benchmarks/results/mechanisms.json
     python -m benchmarks.mechanisms --only dapo,r1-zero --work build/mechanisms
 
 Every stage of every packaged recipe that learns from rewards or preferences, at its smallest scale: two updates, then
-three measured ones spread over the run, each made again without one mechanism, from the same weights, rollouts and
-random stream (`train.replay.activity`). A stage starts from the base model that its recipe makes, that of the cipher
-walk from a tiny one on a small world: on a worse base of the toy language no ratio ended between the two bounds of
-`dapo`, while in its whole run two updates in three have tokens beyond the higher one. Reward models that a stage reads
-have random heads, since what is asked is whether the stage reads them. A change is relative to the length of the
-update. A file that is there is gone on with, and so are the bases in `--work`. Cost: the bases, and half a minute a
-stage.
+three measured ones spread over the run, each repeated without one mechanism, from the same weights, rollouts and random
+stream (`train.replay.activity`). A stage starts from the base model of its recipe, that of the cipher walk from a tiny
+one on a small world: on a worse base of the toy language no ratio fell between the two bounds of `dapo`, while in its
+whole run two updates in three have tokens beyond the higher one. Reward models have random heads, since the question is
+whether the stage uses them. A change is relative to the length of the update. An existing file is continued, and the
+bases in `--work` are reused. Cost: the bases, and half a minute a stage.
 """
 
 from __future__ import annotations
@@ -174,7 +173,7 @@ def rows_of(recipe: Recipe, workshop: Workshop, updates: int = 3) -> list[Row]:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """Lines of Markdown: a row per stage, its mechanisms with the relative change of an update and the share."""
-    yield "| recipe, stage | what taking a mechanism away changes (relative change of an update; share of updates) |"
+    yield "| recipe, stage | effect of removing a mechanism (relative change of an update; share of updates) |"
     yield "|---|---|"
     by_stage: dict[str, list[str]] = {}
     for row in rows:

@@ -10,9 +10,9 @@ The recipe cipher-grpo on five training seeds, the same base per seed, the same 
                    ratio between the policy that drew them and the one that learns is corrected (truncated at its cap)
     uncorrected    the same without the correction
 
-Curves: 128 held-out problems, one sampled answer each, against updates and against the processor seconds of a round
-(`benchmarks.beside_trl`: all that a step does, without held-out measurements). Left out: wall time, which overlapping
-rounds shorten and a shared machine lengthens (`benchmarks.async_training`). Twenty minutes on one core.
+Curves: 128 held-out problems, one sampled answer each, against updates and against the CPU seconds of a round
+(`benchmarks.beside_trl`: everything that a step does, without held-out measurements). Left out: wall time, which
+overlapping rounds shorten and a shared machine lengthens (`benchmarks.async_training`). Twenty minutes on one core.
 """
 
 from __future__ import annotations

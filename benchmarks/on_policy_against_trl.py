@@ -1,14 +1,14 @@
-"""On-policy distillation here and in TRL: what a step costs, and what equal steps teach at a rate tuned for each.
+"""On-policy distillation here and in TRL: cost of a step, and accuracy after equal steps at a rate tuned for each.
 
     python -m benchmarks.on_policy_against_trl --out build/opd --save benchmarks/results/on_policy_against_trl.json
 
-Reverse KL (TRL's `DistillationTrainer` with beta 1; arXiv:2306.13649) from the teacher of the distillation claims,
-into the student that has imitated one verified answer to each of 64 problems (`benchmarks.distill`). At every step
-both write one answer of at most 59 tokens to each of these 64 problems, at temperature 1, and learn from every token
-of them with one optimiser step: constant rate, Adam (0.9, 0.95), gradients clipped at 1, fp32, one thread. The rate
-of each is the best of `RATES` by sampled accuracy at the end on seed 1, which is in no table. Curves: 500 held-out
-problems, greedy and sampled, measured by one code. Both clocks hold all that a step does (`benchmarks.beside_trl`). A
-quarter of an hour.
+Reverse KL (TRL's `DistillationTrainer` with beta 1; arXiv:2306.13649) from the teacher of the distillation claims, into
+the student that has imitated one verified answer to each of 64 problems (`benchmarks.distill`). At every step both
+sample one answer of at most 59 tokens to each of these 64 problems, at temperature 1, and train on all of their tokens
+with one optimiser step: constant rate, Adam (0.9, 0.95), gradients clipped at 1, fp32, one thread. The rate of each is
+the best of `RATES` by sampled accuracy at the end on seed 1, which is in no table. Curves: 500 held-out problems,
+greedy and sampled, measured by the same code. Both times include everything that a step does (`benchmarks.beside_trl`).
+A quarter of an hour.
 """
 
 from __future__ import annotations

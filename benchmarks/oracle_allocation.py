@@ -1,10 +1,10 @@
-"""What an allocation could reach at best: marginal gains over kinds of problems whose curves are known.
+"""The best possible allocation: by marginal gains over kinds of problems whose curves are known.
 
-Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707); Snell et al. 2024 (allocation by difficulty).
-Steps along the concave hull of every kind's curve of accuracy over tokens are bought in the order of their gain per
-token; the last one that does not fit is bought for a share of the problems, so the budget is met on average and never
-exceeded by plan. For concave curves this is the optimum. The strategy `auto` is measured against it: one kind for all
-problems is the best that uniform spending gives, a kind for each difficulty or each problem is an oracle.
+Damani et al. 2024, "Learning How Hard to Think" (arXiv 2410.04707); Snell et al. 2024 (allocation by difficulty). Steps
+along the concave hull of every kind's curve of accuracy over tokens are taken in the order of their gain per token; the
+last one that does not fit is taken for a fraction of the problems, so the budget is met on average and never exceeded
+by plan. For concave curves this is the optimum. The strategy `auto` is measured against it: one kind for all problems
+is the best uniform spending, a kind for each difficulty or each problem is an oracle.
 """
 
 from __future__ import annotations

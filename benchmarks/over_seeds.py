@@ -1,8 +1,8 @@
-"""What training says over seeds: two intervals of a mean gain, and the seeds that tables are made of.
+"""Statistics over training seeds: two intervals of a mean gain, and the seeds of the tables.
 
-A t interval over the seeds' gains answers "would another training seed show it?"; the nested bootstrap beside it draws
-seeds again and in each of them its questions (Davison and Hinkley 1997, section 3.8). An interval over the questions
-of one seed says nothing about training: the spread over seeds is several times as wide.
+A t interval over the seeds' gains answers "would another training seed show it?"; the nested bootstrap resamples seeds,
+and within each seed its questions (Davison and Hinkley 1997, section 3.8). An interval over the questions of one seed
+says nothing about other seeds: the spread over seeds is several times as wide.
 """
 
 from __future__ import annotations

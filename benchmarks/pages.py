@@ -1,4 +1,4 @@
-"""Tables that scripts make, in the pages that show them."""
+"""Insert tables made by scripts into the pages that show them."""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""Process reward models on labelled steps, and how far labels by rollouts agree with exact ones.
+"""Process reward models on labelled steps, and the agreement of labels by rollouts with exact ones.
 
     python -m benchmarks.prm_steps --data bigbench_mistake.jsonl.gz [--save FILE.json]
 
 `embedded`: paths of the packaged model on held-out arithmetic, every step labelled exactly, scored by the packaged
-reward model; the threshold is fitted on half of the problems. `bigbench_mistake`: all rows as they are, in domains
-(brackets, sorting, shuffles) for which the packaged reward model was never trained: a floor, not a claim. `rollouts`:
-labels of embedded paths by 8 completions per step against the exact ones. One thread; no figure depends on time.
+reward model; the threshold is fitted on half of the problems. `bigbench_mistake`: all rows unchanged, in domains
+(brackets, sorting, shuffles) for which the packaged reward model was never trained: a lower bound, not a claim.
+`rollouts`: labels of embedded paths by 8 completions per step against the exact ones. One thread; no figure depends on
+time.
 """
 
 from __future__ import annotations

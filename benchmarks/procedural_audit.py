@@ -1,10 +1,10 @@
-"""How the verifier `procedural` judges every task of reasoning-gym: its own answers, and answers made to fool it.
+"""Verdicts of the verifier `procedural` on every task of reasoning-gym: its own answers, and adversarial ones.
 
     python -m benchmarks.procedural_audit --out FILE.json [--count 5] [--task NAME ...]
 
-For each task that is offered, `count` problems are made; their stored answers must be correct, and the same answers
-hedged ("7 or 5"), wrapped ("x 7") or replaced by nonsense or code must not be. Beside it stands how often the package's
-own scorer gives the full score to the hedged and the wrapped ones (not asked where that scorer runs answers as code).
+For each available task, `count` problems are made; their stored answers must be correct, and the same answers hedged
+("7 or 5"), wrapped ("x 7") or replaced by nonsense or code must not be. It also reports how often the package's own
+scorer gives the full score to the hedged and the wrapped ones (not called where that scorer runs answers as code).
 """
 
 from __future__ import annotations

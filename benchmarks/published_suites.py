@@ -3,9 +3,9 @@
     python -m benchmarks.published_suites NAME=FOLDER_OF_TESTS ... [--show] [--classes FILE.json] [--save FILE.json]
 
 The tests are read, not run: each `@pytest.mark.parametrize` whose names include a gold, a prediction and the expected
-outcome. They use formulas where a model would give an answer, so a prediction that is a formula and nothing else is put
-into a box; everything else is judged as it stands, as kind `math` and, where that finds no answer, as kind `number`.
-The gold is what our extraction reads in it, or its one formula. `--classes` names a class for each disagreement, given
+outcome. They use formulas where a model would give an answer, so a prediction that is only a formula is put into a box;
+everything else is judged unchanged, as kind `math` and, where that finds no answer, as kind `number`. The gold is the
+answer that our extraction reads from it, or its only formula. `--classes` gives a class for each disagreement, assigned
 by hand as {"suite::test[number]": "class"}; the texts stay where they were fetched.
 """
 

@@ -1,8 +1,8 @@
-"""The Markdown tables of `docs/measured/recipes.md` from what `benchmarks.recipes` saved.
+"""The Markdown tables of `docs/measured/recipes.md` from the results of `benchmarks.recipes`.
 
     python -m benchmarks.recipe_tables benchmarks/results/recipes.json [--into docs/measured/recipes.md]
 
-The page holds what training seeds say together; printed are every seed's stages, too.
+The page has the means over training seeds; the output also has every seed's stages.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Do the recipes do what they say, stage by stage, on a CPU?
+"""Does every stage of every recipe improve its metric? At nano scale, on a CPU.
 
     python -m benchmarks.recipes --shard 1/4 --out build/recipes
     python -m benchmarks.recipes --shard 0 --out build/recipes --save build/recipes.json
 
-Every recipe runs whole at nano scale, each in a process of its own with one thread. Told per stage: its own held-out
-metrics before and after, with the interval of the paired gain, and processor seconds; where the recipe asks for it,
-every stage's model on every held-out task, too. Accuracy is measured again on eight sampled answers to each held-out
-question, where one completion is an answer: a stage itself draws one, whose luck hides gains of ten points. The base
-model of recipes that pretrain alike is trained once and copied. A run that was cut goes on where it was; one that ended
-is not run again, so shards may be started in any order, again and on several cores.
+Every recipe runs completely at nano scale, each in a process of its own with one thread. Reported per stage: its own
+held-out metrics before and after, with the interval of the paired gain, and processor seconds; where the recipe has a
+table `[retention]`, also every stage's model on every held-out task. Accuracy is measured again on eight sampled
+answers to each held-out question, where one completion is an answer: a stage itself samples one, whose variance hides
+gains of ten points. The base model of recipes that pretrain alike is trained once and copied. An interrupted run is
+resumed and a finished one is not run again, so shards may be started in any order, repeatedly and on several cores.
 """
 
 from __future__ import annotations

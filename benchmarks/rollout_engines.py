@@ -1,14 +1,14 @@
-r"""The same GRPO run with rollouts from an engine in this process, from vLLM in it, and from a server of vLLM apart.
+r"""The same GRPO run with rollouts from the embedded engine, from vLLM in process, and from a vLLM server.
 
     python -m benchmarks.rollout_engines --out runs/engines --server http://127.0.0.1:8000/v1 [--only server]
     VLLM_SERVER_DEV_MODE=1 vllm serve ttc/nano/teacher --dtype float32 --max-model-len 512 \
         --worker-extension-cls ttc.engines.vllm.weights.WeightLoader      (on a CPU: --block-size 32 --enforce-eager
         --no-enable-chunked-prefill)
 
-A few updates of the packaged teacher on sums that it sometimes gets wrong, from the same seed. A row says how many
-updates had rewards that differ, how far the weights moved, how far engine and trainer were apart right after each push
-(`parity`) and over what was sampled (`mismatch`), in nats, and the mean reward of each step. The parity of weights that
-were not pushed is `stale`: what the probe would have seen. Run again, it goes on with the rows that are missing.
+A few updates of the packaged teacher on sums that it sometimes gets wrong, from the same seed. A row has the number of
+updates with differing rewards, the change of the weights, the difference between engine and trainer right after each
+push (`parity`) and over the sampled tokens (`mismatch`), in nats, and the mean reward of each step. `stale` is the
+parity without a push: what the probe would have measured. Run again, it adds the missing rows.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Hostile and honest programs on every tier of this machine, as root and as an ordinary user: what became of each.
+"""Hostile and honest programs on every tier of this machine, as root and as an ordinary user, with their outcomes.
 
     python -m benchmarks.sandbox_battery --save benchmarks/results/sandbox_battery.json --table ttc/sandbox/README.md
 
-Attempts to get out, programs that take all they can get, answers that forge the verdict on themselves
-(tests/ttc/data/hostile_programs), liars against tests with objects and functions, and honest programs
-(tests/ttc/honest_programs.py). Each attempt must be held, each exhausting program ended by a limit or a failure, no
-forgery and no liar judged correct, every honest program judged correct; afterwards the tier must run an honest
-program, no process may be left, a witness file must be untouched and nothing new may lie in the temporary folders. Root
-runs the ordinary user's part as a user that nobody has, with the first interpreter that this user can read.
+Escape attempts, programs that exhaust resources, answers that forge their own verdict
+(tests/ttc/data/hostile_programs), programs that return deceptive objects and functions to tests, and honest programs
+(tests/ttc/honest_programs.py). Each escape must be contained, each exhausting program ended by a limit or a failure, no
+forgery and no deceptive object judged correct, every honest program judged correct; afterwards the tier must run an
+honest program, no process may be left, a witness file must be untouched and nothing new may lie in the temporary
+folders. Root runs the ordinary user's part as an unused user id, with the first interpreter that this user can read.
 """
 
 from __future__ import annotations

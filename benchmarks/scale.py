@@ -1,13 +1,13 @@
-"""Many problems on the simulated engine: how long they take, and whether memory grows with their number.
+"""Time and memory of many problems on the simulated engine, and whether memory grows with their number.
 
     python -m benchmarks.scale --json benchmarks/results/scale.json
 
 Each number of problems is solved in a process of its own by adaptive stopping (at most eight samples), streamed: an
-answer is counted and dropped. `growth_mib` is the peak of resident memory above that of 100 problems, which pays for
-the imports and for what is in flight.
+answer is counted and dropped. `growth_mib` is the peak of resident memory above that of 100 problems, which includes
+imports and problems in flight.
 
 `--command` measures all of `ttc eval` instead: solving, recording, summary, page and figure, with one sample a problem.
-Its records are synced to the disk one by one, so `TMPDIR` decides how long it takes.
+Its records are synced to disk one by one, so the time depends on the disk of `TMPDIR`.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""What a reward model costs in a tree search, in scored tokens per unique token, on every backend.
+"""Cost of a reward model in a tree search, in scored tokens per unique token, on every backend.
 
     VLLM_PYTHON -m benchmarks.scorer_tokens --tokenizer smollm2 [--save FILE.json]
 
-A search is played without a generator: at each depth the kept paths get four children each, of random words, with step
-lengths as measured on reasoning models (log-normal, mean 60 tokens, coefficient of variation 0.9), two are kept. Unique
-tokens are the distinct prefixes that the reward model must read. The models are small and random, with the tokenizer of
-`--tokenizer`, since only lengths matter: a Llama that judges steps as a language model (`rlhflow_prm`), a Llama token
-classifier (`trl_prm`) and a Qwen2 with the head of Qwen2.5-Math-PRM (`qwen_prm`). Servers are real vLLM servers on
-loopback, started in each of the ways of `ttc/scorers/reward_models/server.py`; beside the ledger stands what the
-server itself counted. Blocks of the prefix cache hold 32 tokens, the least on a CPU (16 on a GPU halve the surplus).
+A search is simulated without a generator: at each depth the kept paths get four children each, of random words, with
+step lengths as measured on reasoning models (log-normal, mean 60 tokens, coefficient of variation 0.9), two are kept.
+Unique tokens are the distinct prefixes that the reward model must read. The models are small and random, with the
+tokenizer of `--tokenizer`, since only lengths matter: a Llama that judges steps as a language model (`rlhflow_prm`), a
+Llama token classifier (`trl_prm`) and a Qwen2 with the head of Qwen2.5-Math-PRM (`qwen_prm`). Servers are real vLLM
+servers on loopback, started in each of the ways of `ttc/scorers/reward_models/server.py`; the ledger is compared with
+the server's own counts. Blocks of the prefix cache hold 32 tokens, the least on a CPU (16 on a GPU halve the surplus).
 Left out: speed.
 """
 

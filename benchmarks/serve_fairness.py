@@ -1,12 +1,12 @@
-"""What a small chat costs in time beside wide searches, counted in the engine's steps and its processor time.
+"""Delay of a small chat beside wide searches, in engine steps and CPU time.
 
     python -m benchmarks.serve_fairness --json benchmarks/results/serve_fairness.json
 
-Serves the packaged model in this process with the limits of `ttc serve`, and asks one short chat after the other:
-alone, then beside four `majority` searches of 64 draws each. A chat waits for every step that the engine takes between
-its question and its answer, so their number, the rows of each and the worker thread's processor time in them say what
-a busy machine hides: with the worker alone on a core, that time is the chat's own. Goal: at most 3 times that of a chat
-alone. One minute.
+Serves the packaged model in this process with the limits of `ttc serve`, and sends one short chat after another: alone,
+then beside four `majority` searches of 64 draws each. A chat waits for every step that the engine takes between its
+question and its answer, so their number, the rows of each and the worker thread's CPU time in them are meaningful on a
+busy machine, too: with the worker alone on a core, that time is the chat's latency. Goal: at most 3 times that of a
+chat alone. One minute.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What one bad client, or one bad server behind, costs `ttc serve`: processor time, memory and time of each case.
+"""Cost of one faulty client, or one faulty upstream server, for `ttc serve`: CPU time, memory and time of each case.
 
     python -m benchmarks.serve_hardening --json benchmarks/results/serve_hardening.json
 
-The cases are those of `tests/serve/test_sockets.py` (bytes that a client may send, before a key is known and after)
-and the faults of `tests/serve/test_gateway.py` (what a server behind may do), each against a server in a process of its
-own, alone; and three floods. Processor time is that of all threads of the server (`schedstat`), memory its resident
-pages, time the client's, which waits a while for more where the server goes on listening. Listed are the worst of each
-kind (of `--repeats` rounds), and the server must answer a plain question after each. Faults wait for
-`upstream_first_s` = 3 and `upstream_gap_s` = 2 seconds of silence. Three minutes.
+The cases are those of `tests/serve/test_sockets.py` (bytes that a client may send, before a key is known and after) and
+the faults of `tests/serve/test_gateway.py` (of an upstream server), each alone against a server in a process of its
+own; and three floods. Processor time is that of all threads of the server (`schedstat`), memory its resident pages,
+time the client's, which waits a while for more if the server keeps the connection open. Listed are the worst of each
+kind (of `--repeats` rounds); the server must answer a plain request after each. Faults wait for `upstream_first_s` = 3
+and `upstream_gap_s` = 2 seconds of silence. Three minutes.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def main() -> None:
         sockets = measured(cases, pid, url, args.repeats)
         flooded = measured(floods, pid, url, 1)
     faults = of_faults()
-    kinds = {"raw bytes": sockets, f"{FLOOD >> 20} MiB at once": flooded, "faults of a server behind": faults}
-    print("| kind | cases | processor time, median and worst | worst | memory, worst | time, worst |")
+    kinds = {"malformed bytes": sockets, f"{FLOOD >> 20} MiB at once": flooded, "faults of an upstream server": faults}
+    print("| kind | cases | CPU time, median and worst | worst | memory, worst | time, worst |")
     print("|---|---|---|---|---|---|")
     for name, rows in kinds.items():
         print(line(name, rows))

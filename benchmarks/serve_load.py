@@ -1,14 +1,14 @@
-"""Load on the endpoint: 200 concurrent streams on the embedded engine, with clients that leave and clients that crawl.
+"""Load on the endpoint: 200 concurrent streams on the embedded engine; some clients disconnect or read slowly.
 
     python -m benchmarks.serve_load --waves 8 --warmup 2 --out benchmarks/results/serve_load.json
     python -m benchmarks.serve_load --scripted --out benchmarks/results/serve_load_scripted.json
     GLIBC_TUNABLES=glibc.malloc.check=0 python -m benchmarks.serve_load --waves 8    # with glibc's own settings
 
-Starts `ttc serve` in a process of its own and sends identical waves of streams. One client in five leaves after a few
-chunks, one in five reads slowly; the rest must each get a whole, valid reply. After every wave the server must be as it
-was: nothing running, no file descriptor more, and resident memory that no wave after the warm-up ones raises by 2 %,
-neither over the wave before nor over the highest so far. What a client does is drawn from (seed, number of the client),
-the same in every wave.
+Starts `ttc serve` in a process of its own and sends identical waves of streams. One client in five disconnects after a
+few chunks, one in five reads slowly; the rest must each get a complete, valid reply. After every wave nothing may be
+running, no additional file descriptor may be open, and no wave after the warm-up may raise resident memory by 2 %,
+neither over the wave before nor over the highest so far. A client's behaviour is drawn from (seed, number of the
+client), the same in every wave.
 """
 
 from __future__ import annotations

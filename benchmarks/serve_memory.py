@@ -5,8 +5,8 @@
 
 Starts `ttc serve` with the packaged model for each size, or with an engine that computes nothing (the server alone),
 and sends `--requests` chats, `--clients` at once, no two of which share more than their template. Resident memory
-(VmRSS of /proc) is read every 500 requests. There is a plateau where the last half adds less than 2 % to what the first
-half has reached. About six minutes of a core for 10,000 requests and one size; without a model two.
+(VmRSS of /proc) is read every 500 requests. There is a plateau if the last half adds less than 2 % to the memory after
+the first half. About six minutes of a core for 10,000 requests and one size; without a model two.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""What `ttc serve` adds to vLLM: the same requests to `vllm serve` and to `ttc serve --engine vllm`, interleaved.
+"""Overhead of `ttc serve` over vLLM: the same requests to `vllm serve` and `ttc serve --engine vllm`, interleaved.
 
     python -m benchmarks.serve_overhead --python .venv-vllm/bin/python --model build/smollm2 \
         --out benchmarks/results/serve_overhead.json
 
 Both run in the environment of --python (vLLM and ttckit[serve]), each with vLLM's engine in a process of its own and
-the same options. Greedy chats of a fixed length are asked by 1, 4 and 16 clients, whole (or with --stream streamed);
-runs of the two alternate, so that a change of the machine falls on both, and take turns in going first. Reported are
-the medians over runs: throughput in generated tokens a second, and the latency of a request; the goal is a ratio of at
+the same options. Greedy chats of a fixed length are sent by 1, 4 and 16 clients, whole (or with --stream streamed);
+runs of the two alternate, so that changes of the machine affect both, and each goes first in turn. Reported are the
+medians over runs: throughput in generated tokens a second, and the latency of a request; the goal is a ratio of at
 least 0.95, and less than 5 ms more. The range of the ratio is over pairs of neighbouring runs. The CPU time is that of
-the process that answers HTTP, without vLLM's own, which waits by spinning; it hardly depends on what else runs. About
-ten minutes on two idle cores.
+the HTTP process, without vLLM's own, which waits by spinning; it hardly depends on other load. About ten minutes on two
+idle cores.
 """
 
 from __future__ import annotations

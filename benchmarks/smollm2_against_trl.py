@@ -11,10 +11,10 @@ Both train all weights on one thread, from the same folder, on the same rows and
     sft        8 questions with their solutions; padded here and there, and packed here
     on_policy  4 prompts, one rollout each of at most 128 tokens, reverse KL to a teacher of the same weights
 
-Both clocks hold all that a step does (`benchmarks.beside_trl`: a run of several steps less a run of one). TRL computes
-activations again by default; that is off, as it is here. Mean tokens of a rollout are told for both: they sample with
-seeds of their own. `--profile` times nothing, and adds to a file where the processor time of two steps of this toolkit
-goes. Left out: what is learnt (`grpo_against_trl`, `on_policy_against_trl`).
+Both times include everything that a step does (`benchmarks.beside_trl`: a run of several steps minus a run of one). TRL
+recomputes activations by default; that is off, as it is here. Mean tokens of a rollout are reported for both, since
+they sample with different seeds. `--profile` makes no timings, and appends a CPU profile of two steps of this toolkit
+to a file. Left out: accuracy (`grpo_against_trl`, `on_policy_against_trl`).
 """
 
 from __future__ import annotations

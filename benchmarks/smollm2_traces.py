@@ -1,4 +1,4 @@
-"""Traces of an endpoint into SmolLM2-135M, with nothing done by hand, and the budget battery on the student.
+"""Distil an endpoint's traces into SmolLM2-135M without manual steps, and test thinking budgets on the student.
 
     python -m benchmarks.smollm2_traces --model build/smollm2 --out runs/traces --save FILE [--only packaged long]
 
@@ -7,11 +7,11 @@ SmolLM2's tokenizer has no thinking markers, its template no place for a thought
     packaged   `ttc serve`, a process of its own, with the packaged teacher: sums, and its own short thoughts
     long       a scripted server with traces of 60 steps and `reasoning_content`, like a hosted reasoning model
 
-Of each a distillation job makes a student (`ttc distill`, method rejection): told are the rows, the loss before and
-after, the markers, whether the template opens a thought, the stop tokens of its generation config. Then the battery:
-caps by strategies by questions. A case is exact when no thought is longer than its cap, the ledger is the engine's own
-count to the token, and no marker stands in a thought or an answer. Left out: what the student can do (so few steps
-teach the form, not the sums).
+A distillation job makes a student of each (`ttc distill`, method rejection). Reported are the rows, the loss before and
+after, the markers, whether the template opens a thought, and the stop tokens of its generation config. Then caps,
+strategies and questions are combined. A case is exact if no thought is longer than its cap, the ledger equals the
+engine's own count to the token, and no thought or answer contains a marker. Left out: accuracy of the student (so few
+steps teach the form, not the sums).
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""Is this checkout slower than another? Processor seconds of the engine, a search and the controller.
+"""Is this checkout slower than another? CPU seconds of the engine, a search and the controller.
 
     python -m benchmarks.speed_against OTHER --save benchmarks/results/speed_against.json
 
-The same commands run in both checkouts in turn, `--rounds` times, each with the other's order turned round; reported
-are medians, and the range of the ratio over neighbouring runs. `engine`: 16 samples each of 12 problems on the packaged
+The same commands run alternately in both checkouts, `--rounds` times, and each goes first in turn; reported are
+medians, and the range of the ratio over neighbouring runs. `engine`: 16 samples each of 12 problems on the packaged
 model. `search`: a tree of 16 with the packaged reward model. `controller`: a tree of 64 over 40 problems on the
-simulated engine, which takes no time. Each of the three has the start of its process taken off (the same command for
-one problem). Left out: wall time, which other work on the machine
-would move; the server (`serve_overhead`).
+simulated engine, which takes no time. The start of the process (the same command for one problem) is subtracted from
+each. Left out: wall time, which other work on the machine would change; the server (`serve_overhead`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do reward models of steps and of answers learn from a verifier of answers alone, and where do continuations pay?
+"""Do reward models of steps and answers learn from verdicts on answers only, and which continuations help most?
 
     python -m benchmarks.step_models --seeds 1 2 3 --out build/step_models --save benchmarks/results/step_models.json
 
@@ -6,10 +6,10 @@ The language is the cipher walk (`evals.tasks.cipher`), each step wrong with pro
 pretrained, and its own solutions are labelled by equally many continuations, spread evenly or to the least certain
 prefixes first; a process reward model is trained on either, and on the even ones read as hard labels: right where any
 continuation is. The same base is trained as a generative verifier on its judged answers. Measured on twelve solutions
-to each held-out question, where the permutation tells of each step whether all is right so far: judgements right at one
-half against before training and against always saying right, ranking, and first-error F1; and of the labels themselves
-the share on the right side of one half. Gains are paired, and clustered by question. Processor seconds, one thread.
-What the saved file holds is not run again.
+to each held-out question, where the permutation determines for each step whether all steps so far are right: accuracy
+at a threshold of one half, compared with that before training and with always "right"; ranking; first-error F1; and the
+share of the labels on the correct side of one half. Gains are paired, and clustered by question. CPU seconds, one
+thread. Results in the saved file are not computed again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Three strangers, each with the wheel and nothing else: from an empty folder to a result of their own.
+"""Three new users, each with the wheel only: from an empty folder to a first result of their own.
 
     python -m benchmarks.strangers --wheel build/wheel/ttckit-0.1.0-py3-none-any.whl --smollm2 build/smollm2 \
         --vllm-python .venv-vllm/bin/python --save docs/screens

@@ -1,11 +1,11 @@
-"""What a search buys when the budget is small: `tree` against `majority` at equal budgets of tokens, paired.
+"""Search under a small budget: `tree` against `majority` at equal budgets of tokens, paired.
 
     python -m benchmarks.tight_budgets --out DIR [--limit 1200] [--seed 3107] [--budgets 150 300] [--save FILE]
 
 Every run is an ordinary `ttc eval` on held-out `arithmetic` problems of the default level, in a folder of its own, so
 the script resumes. The budget is per problem and counts generated and scored tokens; `majority` may draw as many
 samples as fit. Budgets were fixed beforehand. About 90 minutes on one core, most of it for the two largest. Left out:
-budgets in calls, FLOPs and seconds, which the tests hold on the simulated reasoner; other models.
+budgets in calls, FLOPs and seconds, which are tested on the simulated reasoner; other models.
 """
 
 from __future__ import annotations

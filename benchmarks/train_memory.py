@@ -1,11 +1,11 @@
-"""What a plan says an update takes, beside what it takes: peak memory of a process on a CPU.
+"""Predicted and measured memory of an update: the plan beside the peak memory of a process on a CPU.
 
     python -m benchmarks.train_memory [--save FILE]
 
 Each row is a process of its own: a random model of one of four sizes with a vocabulary of 32,768, its reference, AdamW
-and two updates of a GRPO stage on rollouts of random tokens, plain and with activations computed again. Measured is the
-largest resident memory above that of the same process before the model was there. The plan's engine is left out: none
-is loaded.
+and two updates of a GRPO stage on rollouts of random tokens, plain and with recomputed activations. Measured is the
+largest resident memory above that of the same process before the model was loaded. The engine is left out of the plan,
+since none is loaded.
 """
 
 from __future__ import annotations

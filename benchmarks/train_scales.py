@@ -1,4 +1,4 @@
-"""Every recipe on a model of one's own at the scale of a processor: starts, is killed, goes on, ends with a model.
+"""Every recipe on a model of one's own at the scale `cpu`: start, kill, resume, and evaluate the resulting model.
 
     python -m benchmarks.train_scales --model DIR --data DIR --out runs/scales [--recipes r1 tulu3] [--save FILE]
     python -m benchmarks.train_scales --tokenizer DIR --out runs/scales     a random model, and data made up for it
@@ -6,11 +6,11 @@
 
 For each recipe `ttc train run RECIPE --model DIR --scale cpu` is started and killed (SIGKILL) once its first
 checkpoint, or its first finished stage, is on the disk; run again to its end; and `ttc eval` answers two problems with
-the model that came out. `on-policy` is no recipe but `ttc distill run --method on_policy`, treated alike. A row says
-which stages there were, where the kill fell, how many updates moved weights, CPU seconds of all processes, and how run
-and evaluation ended. Run again, it goes on with the recipes that have no row. Two updates teach nothing: this shows
-that all of it runs. A model that is made here has learnt for a moment to say a 3 or a 4 in a box, so that rewards
-differ and stages which learn from right answers have some.
+the resulting model. `on-policy` is not a recipe but `ttc distill run --method on_policy`, treated alike. A row has the
+stages, the point of the kill, the number of updates that changed weights, CPU seconds of all processes, and the exit
+codes of run and evaluation. Run again, it continues with the recipes without a row. Two updates teach nothing: this
+only shows that everything runs. The random model is briefly trained to write a 3 or a 4 in a box, so that rewards
+differ and stages that learn from right answers have some.
 """
 
 from __future__ import annotations

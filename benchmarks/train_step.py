@@ -1,12 +1,12 @@
-"""What a step of training by adapters costs on a CPU: how a batch is cut, and the type that attention is computed in.
+"""Cost of a training step with adapters on a CPU: how a batch is split, and the dtype of attention.
 
     python -m benchmarks.train_step --model build/smollm2 [--save benchmarks/results/train_step.json]
 
 Worked searches of Countdown (`train.corpora.countdown`, as the start of the public chain learns them), eight a step, in
-bf16 under autocast, one thread. Three ways take turns on the same batches: one padded pass with torch's attention, the
-batch cut where passes and padding cost least together with torch's attention, and that cut with the attention that
-`train.base.models.speed_attention` takes on this processor. Reported are processor seconds (forward and backward pass,
-no optimiser), and the ratio to the way before it with its 95 % bootstrap over batches. Three minutes.
+bf16 under autocast, one thread. Three ways alternate on the same batches: one padded pass with torch's attention; the
+batch split so that passes and padding together cost least, with torch's attention; and that split with the attention
+that `train.base.models.speed_attention` chooses on this processor. Reported are CPU seconds (forward and backward pass,
+no optimiser), and the ratio to the previous way with its 95 % bootstrap over batches. Three minutes.
 """
 
 from __future__ import annotations

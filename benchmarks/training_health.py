@@ -1,15 +1,16 @@
-"""Do the health rules catch real collapses, and stay silent on healthy runs?
+"""Do the health rules detect real collapses, without alarms on healthy runs?
 
     python -m benchmarks.training_health --healthy 10 --save benchmarks/results/training_health.json
 
-Four ways to ruin a run, each really run on the cipher walk, and healthy runs on seeds that no threshold was chosen on:
+Four faults, each in a real run on the cipher walk, and healthy runs on seeds that no threshold was chosen on:
 
-    shortcut   the base knows training answers by heart and walks badly: reward rises while thinking dies out
+    shortcut   the base has memorised training answers and walks badly: reward rises while thinking stops
     rate       a learning rate thirty times too high
-    leaky      a verifier that looks at the form of the answer only; other holes: `benchmarks.reward_hacks`
+    leaky      a verifier that checks only the form of the answer; other holes: `benchmarks.reward_hacks`
     length     a reward that pays for tokens
 
-Told per run: the first step at which the rule meant for it fired, what else fired, and held-out accuracy at the end.
+Reported per run: the first step at which the rule meant for it fired, what else fired, and held-out accuracy at the
+end.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What the search runtime costs: tree search against the raw engine at the same number of live sequences.
+"""Cost of the search runtime: tree search against the raw engine at the same number of live sequences.
 
     python -m benchmarks.tree_throughput [--model FOLDER] [--threads 1] [--problems 64] [--save FILE.json]
 
-Tree search (beam, constant scorer, steps of `--step-tokens` tokens) runs on so many problems at once. A wrapper around
-the engine integrates the number of draws in flight over time. The raw engine then runs whole draws of the same prompts,
-with that time-averaged number in flight. Both in one process, alternating, `--rounds` times; medians are given. The
-ratio is what controller, session, ledger, re-submission and the tail at selection cost together; `cpu_ratio` is that of
-tokens per second of processor time. Left out: scorers.
+Tree search (beam, constant scorer, steps of `--step-tokens` tokens) runs on `--problems` problems at once. A wrapper
+around the engine integrates the number of draws in flight over time. The raw engine then runs whole draws of the same
+prompts, with that time-averaged number in flight. Both in one process, alternating, `--rounds` times; medians are
+reported. The ratio includes the cost of controller, session, ledger, re-submission and waiting at selection;
+`cpu_ratio` is that of tokens per CPU second. Left out: scorers.
 """
 
 from __future__ import annotations

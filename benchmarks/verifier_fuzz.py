@@ -1,12 +1,12 @@
-"""Hostile inputs against every registered verifier: no exception may escape, no verdict may take longer than it says.
+"""Hostile inputs against every registered verifier: no exception may escape, no verdict may exceed its time limit.
 
     python -m benchmarks.verifier_fuzz [--inputs 200000] [--seed 0] [--only NAME] [--save FILE.json]
 
 Inputs are mutations of the hostile texts of the tests and of each verifier's known cases: cut, doubled, spliced, filled
 with invisible and bidirectional marks, wrapped in boxes, tags, thinking and fences, and with the expected answer
-injected; one in thirty has a hostile target too. Work goes to whoever has had the least time, up to a cap each, so slow
-verifiers get fewer. Times are wall times, so a busy machine makes some verdicts slow: one beyond the card's limit is
-asked again alone, three times, and counts as late when it is late each time (`num_slow` counts the first).
+injected; one in thirty has a hostile target too. The verifier with the least time so far gets the next input, up to a
+cap each, so slow verifiers get fewer. Times are wall times, so a busy machine makes some verdicts slow: one beyond the
+card's limit is repeated alone, three times, and counts as late if it is late each time (`num_slow` counts the first).
 Afterwards every verifier must still pass its known cases, and no process may be left.
 
 Judge runs on the scripted engine, composite joins two others; the rest have their defaults.

@@ -1,11 +1,11 @@
-"""Agreement on what models really wrote: published GSM8K outputs, and outputs of the packaged model, beside peers.
+"""Agreement on real model outputs: published GSM8K outputs, and outputs of the packaged model, beside peers.
 
     python -m ttc eval --task arithmetic --strategy majority:n=8 --temperature 1 --limit 300 --baseline none --out RUN
     python -m benchmarks.verifier_outputs --data DIR --run RUN/records.jsonl [--peer NAME=COMMAND] [--save FILE.json]
 
-The labels of GSM8K's outputs (`gsm8k_model_outputs`) are its publishers'. The truth of the packaged model's is so by
-construction: its question is a sum of whole numbers, which is worked out here, and its answer is right when the one
-number in its last box, or after its last "answer is", is that value.
+The labels of GSM8K's outputs (`gsm8k_model_outputs`) are its publishers'. The truth of the packaged model's outputs is
+known by construction: its question is a sum of whole numbers, which is computed here, and its answer is right if the
+only number in its last box, or after its last "answer is", is that value.
 """
 
 from __future__ import annotations

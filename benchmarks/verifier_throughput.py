@@ -1,13 +1,14 @@
-"""Verdicts a second of the maths verifier behind the service, warm, on two workers.
+"""Throughput of the maths verifier behind the service, warm, on two workers.
 
     python -m benchmarks.verifier_throughput --data DIR [--save FILE.json]
 
 Workloads from a folder of datasets: `natural`, the sampled solutions of gsm8k_model_outputs (numbers, decided in this
-process); `rewritten`, the published answers of olympiadbench_math written so that spelling does not decide (2 becomes
-(2)+0, in every second row against the next row's answer); `worker`, those that only a worker can decide, several
-times. Nothing is remembered (memory=0); the canaries have warmed the workers. Also: two verifiers, and two settings of
-one, on the natural rows. `processor`: milliseconds of processor of each verdict in this process, which other work on
-the machine does not change, on natural rows, and on those mixed with red-team pairs (seed 9) and rewritten rows.
+process); `rewritten`, the published answers of olympiadbench_math rewritten so that a comparison of spelling does not
+suffice (2 becomes (2)+0, in every second row against the next row's answer); `worker`, those that only a worker can
+decide, several times. Verdicts are not cached (memory=0); the canaries have warmed up the workers. Also: two verifiers,
+and two settings of one, on the natural rows. `processor`: CPU milliseconds of each verdict in this process, which other
+work on the machine does not change, on natural rows, and on those mixed with red-team pairs (seed 9) and rewritten
+rows.
 """
 
 from __future__ import annotations

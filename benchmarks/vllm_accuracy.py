@@ -2,9 +2,9 @@
 
     VLLM_PYTHON -m benchmarks.vllm_accuracy [--problems 150] [--level 3] [--save FILE.json] [--page FILE.md]
 
-vLLM draws without seeds, as a command without `--seed` asks. Accuracy is compared, not tokens: paired by problem, with
-a 95 % interval of the difference and the exact test of `ttc compare`, which takes problems of one cluster for one piece
-of evidence, adjusted over the strategies (Holm 1979). Strategies and their parameters are those of the conformance
+vLLM draws without seeds, as in a command without `--seed`. Accuracy is compared, not tokens: paired by problem, with a
+95 % interval of the difference and the exact test of `ttc compare`, which counts the problems of a cluster as one
+observation, adjusted over the strategies (Holm 1979). Strategies and their parameters are those of the conformance
 suite. Left out: other models; the embedded engine is the reference, checked on its own.
 """
 

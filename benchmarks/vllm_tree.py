@@ -5,20 +5,21 @@
     VLLM_PYTHON -m benchmarks.vllm_tree --model smollm2 --scorer prm --judge FOLDER --n 16 --max-tokens 64 --plain
 
 Three sides alternate, all with vLLM's core in this process and blocks of 32 tokens; with `--apart` in a process of its
-own, as vLLM has it on a GPU (`in_process=false`). *Tree*: DVTS with a
-constant scorer, `--problems` problems in flight, through the toolkit's engine. Steps have exactly `--step-tokens`
-tokens (`--boundary tokens`), or end with the first sentence that ends after so many (`--boundary sentence`; vLLM's own
-`min_tokens` sees to that, and raw vLLM then turns ids into text as well), or where the model ends them (`--boundary
-step`). With `--align` the tree knows the blocks (`boundary=tokens`): the first step of a path is up to 15 tokens
-longer, so that the later ones begin just behind the start or the middle of a block. *Barrier*: the same search with
-`barrier=true`. *Raw*: whole draws of the same prompts through `vllm.LLM.generate`, whose `max_num_seqs` is the
-time-averaged number of draws that the tree had in flight; `raw_same` asks for what the toolkit asks for (a seed per
-request, log-probabilities; with `--plain` neither, as a command without `--seed` does), `raw_bare` for neither. Prefix
-caches are emptied before every side. Medians over the rounds. Beside tokens per second stand tokens per second of
-processor time of this process and its children, which other programs on the machine disturb less.
+own, as vLLM has it on a GPU (`in_process=false`). *Tree*: DVTS with a constant scorer, `--problems` problems in flight,
+through the toolkit's engine. Steps have exactly `--step-tokens` tokens (`--boundary tokens`), or end with the first
+sentence that ends after so many (`--boundary sentence`; by vLLM's own `min_tokens`, and raw vLLM then also
+detokenises), or where the model ends them (`--boundary step`). With `--align` the tree follows the blocks
+(`boundary=tokens`): the first step of a path is up to 15 tokens longer, so that the later ones begin just after the
+start or the middle of a block. *Barrier*: the same search with `barrier=true`. *Raw*: whole draws of the same prompts
+through `vllm.LLM.generate`, whose `max_num_seqs` is the time-averaged number of draws that the tree had in flight;
+`raw_same` sends the toolkit's requests (a seed per request, log-probabilities; with `--plain` neither, as in a command
+without `--seed`), `raw_bare` neither. Prefix caches are emptied before every side. Reported are medians over the
+rounds, of tokens per second and of tokens per CPU second of this process and its children, which other programs on the
+machine affect less.
 
 `--scorer prm` is the packaged reward model, or that in the folder `--judge`, one thread of this process beside vLLM's;
-then there is no raw side, since nothing there scores. Left out: scorers of several models, and those on a server.
+then there is no raw side, since raw requests are not scored. Left out: scorers of several models, and those on a
+server.
 """
 
 from __future__ import annotations

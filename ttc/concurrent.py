@@ -51,7 +51,7 @@ class Interrupted(KeyboardInterrupt):
     """A signal ended the work; `number` is the signal's, or 0 where it is not known; the text says what is kept."""
 
     def __init__(self, number: int, kept: str = "") -> None:
-        """Of signal `number`."""
+        """Record the signal's `number`."""
         super().__init__(kept)
         self.number = number
 
@@ -89,13 +89,13 @@ class StopRequest:
 
         Args:
             kept: what is kept at the end.
-            first: told the number of the first signal, in its handler; else a line is written.
+            first: called with the number of the first signal, in its handler; by default a line is written.
             second: what the second signal does before the process ends.
         """
         if not self._armed or threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._first, self._second = first or _told, second or self._second
+        self._first, self._second = first or _announce, second or self._second
         numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) is not signal.SIG_IGN]
         before = {number: signal.signal(number, self._handle) for number in numbers}
         try:
@@ -137,7 +137,7 @@ class StopRequest:
             os._exit(128 + number)
 
 
-def _told(number: int) -> None:
+def _announce(number: int) -> None:
     name = signal.Signals(number).name
     os.write(2, f"ttc: {name}: what is done is being kept; once more ends at once\n".encode())
 

@@ -370,7 +370,7 @@ def written(target: TargetLike) -> Json:
 Enforced: TypeAlias = Literal["ids", "native", "none"]
 Status: TypeAlias = Literal["correct", "incorrect", "no_answer", "unparseable", "timeout", "limit", "error"]
 NO_VERDICT: frozenset[Status] = frozenset({"timeout", "limit", "error"})
-"""What a verifier says where it did not decide."""
+"""The statuses of a verification that came to no decision."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,7 +406,7 @@ def half_character(text: str) -> int | None:
     return None
 
 
-def mended(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Return `text` with surrogate pairs joined, and U+FFFD in place of lone surrogates."""
     return text if half_character(text) is None else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -540,7 +540,7 @@ class Capabilities:
 
     `certainty`: with log-probabilities it reports self-certainty, too. `schedule_invariant`: concurrency, batching and
     resume points cannot change a draw. `think_open` / `think_close` are the ids of the markers (empty when the model
-    has none), which `think_texts` says as texts where they are not single tokens. `handover` is the sentence the model
+    has none); `think_texts` holds them as text where they are not single tokens. `handover` is the sentence the model
     was trained to answer after when its thinking is cut (None: the toolkit's default). `cache_block` is the number of
     tokens by which the prefix cache counts: of a prompt, what lies beyond the last whole block before its last token is
     computed again. `recommended` are the settings of sampling, by their names in `Sampling`, that the model's authors
@@ -680,13 +680,13 @@ class WeightSync(Protocol):
 
 @runtime_checkable
 class SearchAware(Protocol):
-    """An engine or a scorer that keeps state for every path of a problem, and is told which paths a search has left.
+    """An engine or a scorer that keeps state for every path of a problem, and learns which paths a search has left.
 
-    It may be told of paths that it has never seen. What it returns must not change, only the cost.
+    The paths may be ones that it has never seen. Only the cost may change, not what it returns.
     """
 
     def prune(self, problem_id: str, path: Path) -> None:
-        """Nobody will continue `path` of this problem, nor anything below it."""
+        """Release `path` of this problem and everything below it: no draw will continue them."""
         ...
 
     def release(self, problem_id: str) -> None:

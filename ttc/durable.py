@@ -5,7 +5,7 @@ two renames. Remains of a killed writer are hidden beside the place (`is_scratch
 file and per folder. Left out: several writers of one folder, which need a lock (`alone_in` for a moment,
 `ttc.records.LineFile` for a run).
 
-A sealed folder (`seal`) tells later whether each of its files is as it was written. Cost: every byte is read once more,
+A sealed folder (`seal`) can be checked later: is each file as it was written? Cost: every byte is read once more,
 about a second per gigabyte. Left out: signatures; a seal finds damage, not intent.
 
 A disk-full error names the file that did not fit, whichever library wrote it (`about`): the system names none for a

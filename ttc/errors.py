@@ -5,13 +5,13 @@ TTCError
  │   ├─ UnknownName                 no such strategy, engine, task, scorer, ...: carries the nearest name
  │   ├─ MissingExtra (ImportError)  an optional package is absent: carries the install command
  │   ├─ OtherSystem (ImportError)   this system lacks a module of Python's that Linux and macOS have
- │   ├─ HiddenPackage (ImportError) another package or file answers to the name of one of ours
- │   └─ ServerRefused               a server of the configuration refuses our key, or has not what it should
+ │   ├─ HiddenPackage (ImportError) another package or file hides one of ours of the same name
+ │   └─ ServerRefused               a server of the configuration refuses our key, or lacks what it should have
  ├─ EngineError (RuntimeError)      an engine failed or died: carries the seconds that its server asks to wait
  │   ├─ EngineTimeout (TimeoutError)
- │   ├─ EngineBusy                  it takes no more for now
+ │   ├─ EngineBusy                  it accepts no more requests for now
  │   ├─ PromptTooLong (ValueError)  prompt and budget do not fit the model's context
- │   ├─ PromptRefused               a server's filter will not have this prompt, now or later
+ │   ├─ PromptRefused               a server's content filter rejects this prompt; a retry would not help
  │   └─ Unsupported                 the engine cannot honour the request (token ids, exact caps, ...)
  ├─ ScorerError (RuntimeError)      a scorer failed; a missing score is not an error but `Score.value is None`
  ├─ VerifierError (RuntimeError)    the verifier itself failed (its verdicts are never exceptions)

@@ -1,1 +1,1 @@
-"""First contact beside other tools: what is installed, what is typed, and what the first result says."""
+"""The first minutes with this toolkit and with others: installation, first program, first result."""

@@ -1,19 +1,19 @@
-"""First contact with this toolkit and with five others, each in an environment of its own.
+"""The first minutes with this toolkit and with five others, each in an environment of its own.
 
     python -m benchmarks.beside --wheel build/wheel/ttckit-0.1.0-py3-none-any.whl --envs ../beside \
         --save benchmarks/results/beside.json
 
-Each tool is installed as its own first page says, then runs the shortest program that takes the same file of questions
-and answers, draws a vote of four from the same endpoint, and prints an accuracy (`programs/`). Lines are those of the
-program, without blank ones. TRL trains and does not vote: its program makes one step of GRPO on SmolLM2-135M-Instruct,
-and is compared with nobody's seconds. The endpoint is a stand-in on this machine which needs a key, takes messages only
-and answers at once, so seconds are those of the tool.
+Each tool is installed as its own first page says, then runs the shortest program that reads the same file of questions
+and answers, takes a vote of four samples from the same endpoint, and prints an accuracy (`programs/`). Lines are those
+of the program, without blank ones. TRL trains and does not vote: its program makes one step of GRPO on
+SmolLM2-135M-Instruct, and its seconds are not compared. The endpoint is a fake server on this machine which requires a
+key, accepts messages only and answers at once, so seconds are those of the tool.
 
 In favour of others: the pattern that finds a number in an answer was written for them; what each tool prints is counted
-in full; of the some 40 packages that optillm asks for, torch, gradio and spacy among them, only those that a vote needs
-are installed (`benchmarks.peers`). Against nobody: a tool that fails to install or to run is shown with its reason.
-`--torch` is installed first where a tool asks for torch, so that no CUDA packages come. What a first screen shows was
-read in the README of the version that is installed. Cost: about five minutes and 6 GB, nearly all of it pip.
+in full; of the roughly 40 packages that optillm requires, torch, gradio and spacy among them, only those that a vote
+needs are installed (`benchmarks.peers`). A tool that fails to install or to run is listed with the reason. `--torch` is
+installed first where a tool requires torch, which avoids CUDA packages. The description of a first screen comes from
+the README of the installed version. Cost: about five minutes and 6 GB, nearly all of it pip.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The claims of `PLAN.md`, each held or failed by what the stages kept.
+"""The verdict on each claim of `PLAN.md`, from the saved results of the stages.
 
     python -m benchmarks.chain.claims --part test --seed 1
 
-Differences are paired by problem, with 95 % intervals over problems. The search arm, and the threshold of the
-adaptive vote, were chosen once, on dev with seed 1; other seeds are asked for the same.
+Differences are paired by problem, with 95 % intervals over problems. The search arm, and the threshold of the adaptive
+vote, were chosen once, on dev with seed 1, and are used for all seeds.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The figure of the chain: right answers against tokens a problem, from what the stages kept.
+"""The figure of the chain: right answers against tokens per problem, from the saved results of the stages.
 
     python -m benchmarks.chain.figure --part test --out benchmarks/results/chain
 
-One task, one set of problems, each point with its 95 % interval over them; written as SVG, PNG and PDF. A stage that
-left no numbers is not in it. Left out: the other prompt form of the public model, and tokens that a scorer reads, which
+One task, one set of problems, each point with its 95 % interval over them; written as SVG, PNG and PDF. A stage without
+saved numbers is left out. Left out: the other prompt form of the public model, and tokens that a scorer reads, which
 are in the table.
 """
 

@@ -1,4 +1,4 @@
-"""Where a chain is: its models, made from adapters wherever they are missing, and what its stages leave in git."""
+"""The files of a chain: its models, rebuilt from adapters where they are missing, and the results kept in git."""
 
 from __future__ import annotations
 

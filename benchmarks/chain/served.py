@@ -1,4 +1,4 @@
-"""The student of the chain in the hands of others: `ttc serve` answers with it, and the task's verifier judges."""
+"""The student of the chain behind `ttc serve`, with its answers judged by the task's verifier."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""The side probe: word problems (GSM8K, SVAMP), which a model of this size hardly solves, and a judge of whole answers.
+"""An additional experiment: word problems (GSM8K, SVAMP), too hard for the model, and a judge of whole answers.
 
 `side-start` trains on the worked solutions of GSM8K's training rows; `side-judge` trains a reward model of outcomes on
 the start's own answers to 250 of them (a step model whose only step is the whole answer: Cobbe et al. 2021,
-arXiv:2110.14168); `side` asks both tasks' test problems: greedily, and 16 draws that the judge scores, from which votes
-and choices are computed. Reported whatever it shows. Needs the data sets: a folder in TTC_DATA, or the hub.
+arXiv:2110.14168); `side` evaluates both tasks' test problems: greedy, and with 16 draws scored by the judge, from which
+votes and choices are computed. It is reported whatever the result. Needs the data sets: a folder in TTC_DATA, or the
+hub.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The table of the side probe, from what its stage kept: one model, two tasks of word problems.
+"""The table of the additional experiment, from its saved results: one model, two tasks of word problems.
 
     python -m benchmarks.chain.side_table --seed 1
 
-Votes and choices of k draws are exact expectations over the recorded pool; differences are paired by problem, with
-95 % intervals over problems.
+Votes and choices of k draws are exact expectations over the recorded pool; differences are paired by problem, with 95 %
+intervals over problems.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The stages of the chain: each a command of the toolkit, with its numbers for `benchmarks/results/chain`.
 
 `sft`, `prm`, `grpo` train by a recipe, `distil-search` and `distil-teacher` by a spec; each leaves an adapter. `probe`,
-`pools`, `search`, `curve` and `serve` ask problems of the part that is named. Evaluations keep one number per problem,
-so that claims are paired afterwards without the runs. An arm of `probe` or `search` that is kept is not asked again, so
-that arms can be asked on several machines; after a model was trained anew, take the file of its arms away. The side
-probe on word problems is in `side`.
+`pools`, `search`, `curve` and `serve` run on problems of the part that is named. Evaluations save one number per
+problem, so that claims can be paired later without the runs. A saved arm of `probe` or `search` is not run again, so
+that arms can run on several machines; after retraining a model, delete the file of its arms. The additional experiment
+on word problems is in `side`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Distilled against trained by reinforcement: one student, one size, equal compute.
+"""Distillation against reinforcement learning: one student, one size, equal compute.
 
 Compute is counted in FLOPs: two per parameter and token that is read or written, six per token that is trained on. The
-teacher's answers count for the distilled student, the teacher's own training does not: its CPU-seconds are told. The
-rival is GRPO on the same start, for as many steps as that compute pays for.
+teacher's answers count for the distilled student, the teacher's own training does not: its CPU seconds are reported.
+The other arm is GRPO from the same start, for as many steps as that compute allows.
 """
 
 from __future__ import annotations

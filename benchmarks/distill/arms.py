@@ -1,12 +1,12 @@
 """On-policy distillation against imitation of verified traces, at the same trained tokens.
 
-Both arms start from one student, which has imitated one verified answer to each of 64 problems. Few: both see these 64
-problems alone. Passing over the same answers again teaches imitation nothing more; on-policy learns from what the
-student itself writes, whose mistakes lead it to facts and repairs that no right answer holds. Unlimited, the negative
-control: neither sees a problem twice; on-policy writes one completion to each of 15,360, imitation learns one verified
-answer to each of as many. Those hold every fact many times over, and imitation is short of nothing.
-Reverse KL sharpens, which lifts sampled accuracy, so greedy is told too. The rule `train_above_held_out` only warns
-here: with few problems every arm knows them by heart.
+Both arms start from one student, which has imitated one verified answer to each of 64 problems. With few problems, both
+arms see only these 64. More epochs on the same answers gain imitation nothing; on-policy learns from the student's own
+text, whose mistakes lead to facts and corrections that no right answer contains. The negative control has unlimited
+problems, none seen twice: on-policy samples one completion to each of 15,360, imitation learns one verified answer to
+each of as many. Those contain every fact many times, so imitation lacks no data. Reverse KL sharpens the distribution,
+which raises sampled accuracy, so greedy accuracy is reported, too. The rule `train_above_held_out` only warns here:
+with few problems every arm memorises them.
 """
 
 from __future__ import annotations

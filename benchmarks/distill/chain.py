@@ -1,7 +1,7 @@
 """The whole chain: a teacher trained by reinforcement, and a student of half its size that imitates its answers.
 
 Claims: the teacher answers at least 90 %; one verified answer to each of 512 problems lifts the student (rejection
-alone), and takes it to within 5 points of the teacher (the upper end of the paired gap is told too).
+alone), and takes it to within 5 points of the teacher (the upper end of the paired gap is reported, too).
 """
 
 from __future__ import annotations

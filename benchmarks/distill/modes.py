@@ -1,7 +1,8 @@
-"""Thinking-mode fusion: the student thinks when it is told to or told nothing, and does not when it is told not to.
+"""Thinking-mode fusion: the student thinks by default and with the flag for it, and does not with the other flag.
 
 Claim: at least 99 % obedience over flags, default, the template's switch, and conversations whose last flag holds;
-greedy, measured by the job. Accuracy in both modes is told: a chain cannot be guessed, so not thinking costs it.
+greedy, measured by the job. Accuracy in both modes is reported: a chain cannot be guessed, so it is lower without
+thinking.
 """
 
 from __future__ import annotations

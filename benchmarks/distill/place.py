@@ -1,4 +1,4 @@
-"""What every claim shares: a folder per seed, models made once, answers measured once."""
+"""Common parts of the claims: a folder per seed; models and measurements that are made once."""
 
 from __future__ import annotations
 

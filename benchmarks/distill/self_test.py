@@ -1,6 +1,6 @@
-"""A teacher with the student's own weights is no distance away: below 1e-4 nats per token at the first update.
+"""With a teacher of the student's own weights, the loss at the first update must be below 1e-4 nats per token.
 
-A job refuses such a teacher, so the stage is asked.
+A job refuses such a teacher, so the stage is called directly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Two specialists into one student: sums and products, each known to one teacher only.
+"""Two specialists merged into one student: sums and products, each known to one teacher only.
 
 Claims: each specialist answers at least 90 % of its own domain, greedily, and the student is within 3 points of it
-there. Each specialist on the other's domain is told too, so that two domains they are.
+there. The accuracy of each specialist on the other's domain is reported, too, to show that the domains differ.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The models that several claims start from, made once per seed by the example files, and what jobs left."""
+"""The models that several claims start from, made once per seed by the example files, and the outputs of jobs."""
 
 from __future__ import annotations
 

@@ -2,8 +2,8 @@
 
     python -m benchmarks.distill.table benchmarks/results/distill.json [--into docs/measured/distillation.md]
 
-In a page, the table of a claim takes the place of what stands between `<!-- table CLAIM -->` and `<!-- end -->`;
-`seeds` is what every claim says over training seeds. A seed whose job was refused stands in both, and its claim fails.
+In a page, the table of a claim replaces the text between `<!-- table CLAIM -->` and `<!-- end -->`; `seeds` is the
+table of all claims over training seeds. A seed whose job was refused is in both, and its claim fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The student of the chain in the hands of others: `ttc eval` measures it, `ttc serve` answers with it."""
+"""The student of the chain in use: measured by `ttc eval`, and behind `ttc serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the effects share: problems, runs of a strategy on the simulated engine, and claims with their intervals.
+"""Common parts of the effects: problems, runs of a strategy on the simulated engine, and claims with intervals.
 
 Everything goes through the toolkit's own strategies, engine and scorer. Problems are shared by all runs of a level, so
 differences are paired, with 95 % intervals over problems.

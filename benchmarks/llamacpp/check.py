@@ -1,6 +1,6 @@
 """The openai engine against llama.cpp's own server, with checks that can fail; run by `run.sh`.
 
-The parts of the engines' conformance suite that a server can pass which gives ids with whole answers only, every
+The parts of the engines' conformance suite that apply to a server which returns ids with whole answers only, every
 strategy (also under thinking control) with its ledger, log-probabilities and greedy decoding against the embedded
 engine, requests beyond the slots, a cancellation, and our ledger against the counters that the server itself exports.
 """

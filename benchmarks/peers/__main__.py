@@ -9,14 +9,15 @@
     python -m benchmarks.peers table --out DIR [--save FILE.json]
     python -m benchmarks.peers table --out benchmarks/results/peers.json --page benchmarks/README.md
 
-Every system asks the same vLLM server for the same held-out problems with the same template and temperature, and is
-judged by the same reader, from an environment of its own. Tokens and requests are those of the server's own counters
-around the run; beside them stands what the system says that it spent. A row is one run: a file under `--out`. What has
-its file is not run again, so a killed command goes on where it was. A system that fails has a row with its error.
+Every system runs in an environment of its own and sends requests for the same held-out problems to the same vLLM
+server, with the same template and temperature; answers are read by the same code. Tokens and requests are the
+differences of the server's own counters over the run, beside the system's own counts. A row is one run: a file under
+`--out`. A row whose file exists is not run again, so a killed command can be resumed. A system that fails has a row
+with its error.
 
 Seconds run from the first request to the last answer inside the client, without its start; each row begins with an
-empty prefix cache. The packaged model has the packaged reward model, for everybody; another model has a constant
-score, which costs nothing and ranks nothing: its trees say what a search costs, not what it finds.
+empty prefix cache. With the packaged model all systems use the packaged reward model; another model has a constant
+score, which costs nothing and ranks nothing: its trees measure the cost of a search, not its result.
 """
 
 from __future__ import annotations

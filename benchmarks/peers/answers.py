@@ -1,4 +1,4 @@
-"""The reader and the judge of all systems: the number after the thought."""
+"""Reads and judges the answers of all systems: the number after the thought."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """An environment for each system, with pinned versions: no system sees the packages of another.
 
-Peers with a reward model also get what the packaged one needs, from `constraints.txt`; everybody imports this checkout
-by PYTHONPATH. optillm asks for some 40 packages (bitsandbytes, gradio, spacy, ...) of which its proxy and its voting
-import few: only those are installed. search-and-learn is no package on PyPI and imports vLLM at the top of every file:
-a checkout of it is named by `--search-and-learn`, and `clients/vllm_stub` stands for the two names that it imports.
+Peers with a reward model also get what the packaged one needs, from `constraints.txt`; all import this checkout by
+PYTHONPATH. optillm requires some 40 packages (bitsandbytes, gradio, spacy, ...), few of which its proxy and its voting
+import: only those are installed. search-and-learn is no package on PyPI and imports vLLM at the top of every file: a
+checkout of it is named by `--search-and-learn`, and `clients/stubs/vllm` provides the two names that it imports.
 """
 
 from __future__ import annotations

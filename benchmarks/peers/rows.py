@@ -1,6 +1,6 @@
-"""Which rows a table has: a system, an algorithm, N, and which draw of several.
+"""The rows of a table: a system, an algorithm, N, and the number of the draw.
 
-Rows go draw by draw, every system once a draw, so that a slow hour of the machine is shared by all.
+Rows run draw by draw, every system once per draw, so that a slow period of the machine affects all systems.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one server: vLLM with the widened template, its counters, and how long it goes on working.
+"""The server: vLLM with the extended template, its counters, and the time it keeps working after a client is killed.
 
 The command is vLLM's module form, since `vllm serve` does not start in its CPU build. One thread, eager, blocks of 32
 tokens, whole-prompt prefill, developer mode (so that every row begins with an empty prefix cache).

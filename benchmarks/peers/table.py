@@ -1,6 +1,6 @@
 """The tables of saved rows: medians over draws, intervals that cover the draws, and ratios within a draw.
 
-`keep` writes rows to one file without their texts, for the repository; tables are made from either.
+`keep` writes rows without their texts to one file, for the repository; tables can be made from either.
 """
 
 from __future__ import annotations

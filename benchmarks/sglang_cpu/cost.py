@@ -1,4 +1,4 @@
-"""What the sglang engine adds to a server's own time: our draws and steps beside bare requests for the same.
+"""Overhead of the sglang engine over a server's own time: our draws and steps beside bare requests for the same.
 
     SGLANG_VENV/bin/python -m benchmarks.sglang_cpu.cost MODEL --url http://127.0.0.1:PORT [--out FILE.json]
 
@@ -10,8 +10,8 @@
 - *steps*: `tree` (DVTS) with a constant scorer and steps of 16 tokens; *bare steps*: draws as long, cut into the same
   steps, each the next request of its own draw, so that nothing is chosen and no draw waits for another.
 
-`wall` is seconds a thousand tokens; `client` is processor time of this process in microseconds a token (what else runs
-on the machine disturbs it less). Tokens are those that the server returned. Medians over the rounds, with all values.
+`wall` is seconds a thousand tokens; `client` is processor time of this process in microseconds a token (which other
+load on the machine affects less). Tokens are those that the server returned. Medians over the rounds, with all values.
 """
 
 from __future__ import annotations

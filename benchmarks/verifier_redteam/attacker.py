@@ -1,10 +1,10 @@
-r"""An attacker that searches: what was accepted before is tried more often.
+r"""A searching attacker: parts of accepted wrong answers are tried more often.
 
 Each try draws a gold g, a relation that makes another value of it (5 6 of 56, 1 1/2 of 11/2, g per cent, g!, a pair),
 up to three ways to write it that keep its meaning (spaces, braces, fonts, signs of Unicode), and a frame. The answer is
-written from the other value, so it is wrong by construction. Every part has a weight of its own, which grows by half
-when a wrong answer with it is accepted and sinks slowly when not; all parts stay possible. The share accepted is given
-per relation, over the tries that this relation got.
+written from the other value, so it is wrong by construction. Every part has a weight, which grows by half when a wrong
+answer with it is accepted and decreases slowly otherwise; all parts stay possible. The accepted share is reported per
+relation, over the tries with this relation.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What the red team makes: a question, its gold, a text, and whether the text is right, which is so by construction.
+"""A pair of the red team: a question, its gold, a text, and whether the text is right, known by construction.
 
 A class of pairs is a function that draws one pair. Golds come from datasets (rows with a question and an answer) and,
-where a dataset has none of the wanted form, from questions made here. Nothing is looked up: a text is wrong because its
-answer was made from another value than the gold, or because it says no single value.
+where a dataset has none of the required form, from questions made here. A text is wrong because its answer was made
+from another value than the gold, or because it has no single value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Classes of pairs about how an answer is said: hedges, negations, corrections, and honest sentences."""
+"""Classes of pairs about the wording of an answer: hedges, negations, corrections, and honest sentences."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from evals.task import ROWS, Item, Loader, has_rows, sample
 from ttc.config.recipes import overrides
-from ttc.core import half_character, mended
+from ttc.core import half_character, join_surrogates
 from ttc.errors import ConfigError, RecordError, missing_extra
 from ttc.records import each_once
 
@@ -322,7 +322,8 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
 def _refuse_halves(row: Mapping[str, Any], where: str) -> None:
     for name, field in row.items():
         if half_character(json.dumps([name, field], ensure_ascii=False)) is not None:
-            raise RecordError(f"{where}: {mended(name)}: holds half of a character (\\ud800 to \\udfff): give it whole")
+            shown = join_surrogates(name)
+            raise RecordError(f"{where}: {shown}: holds half of a character (\\ud800 to \\udfff): give it whole")
 
 
 def _hub_rows(source: Source, repository: str) -> Iterator[Row]:

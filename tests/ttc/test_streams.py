@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ttc.cli.cli import main
-from ttc.core import Message, Problem, half_character, mended
+from ttc.core import Message, Problem, half_character, join_surrogates
 from ttc.engines.openai.wire import TextReader
 from ttc.errors import ConfigError
 
@@ -92,8 +92,8 @@ def test_a_byte_order_mark_is_no_part_of_what_is_read(tmp_path: Path, monkeypatc
 
 
 def test_halves_that_belong_together_are_joined_and_others_replaced() -> None:
-    assert mended("a\ud83d\ude00b\ud83d") == "a\U0001f600b\ufffd"
-    assert mended("é") == "é"
+    assert join_surrogates("a\ud83d\ude00b\ud83d") == "a\U0001f600b\ufffd"
+    assert join_surrogates("é") == "é"
     assert half_character("ab\ud83d") == 2
     with pytest.raises(ConfigError, match="problem 'p': its user message holds half"):
         Problem("p", (Message("user", "\ud83d"),))

@@ -1,8 +1,8 @@
 """Choosing among candidates: votes, the best score, and two rules that do not fully trust the scorer.
 
     argmax        the best score (best-of-n)
-    weighted      the answer class with the largest sum of scores (Li et al. 2022); one below 0 has no say in it, since
-                  each vote more would make its class lose
+    weighted      the answer class with the largest sum of scores (Li et al. 2022); scores below 0 are left out, since
+                  each further vote would make its class lose
     majority      the largest answer class, scores ignored
     pessimistic   drawn with weights relu((score - l) / beta), l such that they average 1: chi-squared regularised, so
                   that more samples never hurt (Huang et al. 2025, "Is Best-of-N the Best of Them?", arXiv 2503.21878)

@@ -51,7 +51,7 @@ def strategies(default: str, more: str = "") -> tuple[str, ...]:
 
 
 TOY = "the packaged model does integer arithmetic only, such as 12+30*2; --model names one of yours"
-"""Said where somebody may ask it anything."""
+"""The hint of commands that accept any question."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def without_seeds(
 ) -> PartChoice:
     """Return `engine` for a run that need not be reproducible.
 
-    If the engine pays for seeds and log-probabilities, it is asked for no seeds, and for log-probabilities only if one
+    If the engine pays for seeds and log-probabilities, no seeds are requested, and log-probabilities only if one
     of `readers` (strategies, scorers) reads them. Explicit settings take precedence.
     """
     names = options_of(engine.factory)
@@ -305,5 +305,5 @@ def as_recommended(sampling: Sampling, options: SamplingOptions, capabilities: C
 def resolve_budget(text: str | None) -> Budget | None:
     """Return the budget of --budget, or None without one."""
     if text is not None and text.replace(".", "", 1).isdecimal():
-        raise ConfigError(f"--budget {text} says not of what: write --budget tokens={text}, or flops, seconds, calls")
+        raise ConfigError(f"--budget {text} has no unit: write --budget tokens={text}, or flops, seconds, calls")
     return None if text is None else build(Budget, overrides(text.split(","), "--budget"), where="budget.")

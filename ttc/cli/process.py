@@ -80,7 +80,7 @@ def settle_streams() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors=_HANDLER)
     if isinstance(sys.stderr, io.TextIOWrapper):
-        kept = io.BufferedWriter(_Unheard(sys.stderr.fileno(), "w", closefd=False))
+        kept = io.BufferedWriter(_Discarding(sys.stderr.fileno(), "w", closefd=False))
         sys.stderr = io.TextIOWrapper(kept, sys.stderr.encoding, _HANDLER, line_buffering=True, write_through=True)
 
 
@@ -120,7 +120,7 @@ def leave_quietly() -> None:
     os.close(nowhere)
 
 
-class _Unheard(io.FileIO):
+class _Discarding(io.FileIO):
     """A stream that accepts everything, even when its reader has gone."""
 
     def write(self, data: Any, /) -> int:
@@ -179,10 +179,10 @@ def silence_interrupted_tasks() -> None:
     """Drop asyncio's report on a task ended by an interrupt, as by a second Ctrl-C; the command reports its own end."""
     import logging
 
-    def is_told(record: logging.LogRecord) -> bool:
+    def is_reported(record: logging.LogRecord) -> bool:
         return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
 
-    logging.getLogger("asyncio").addFilter(is_told)
+    logging.getLogger("asyncio").addFilter(is_reported)
 
 
 @contextmanager

@@ -75,15 +75,20 @@ def run(args: argparse.Namespace) -> int:
         if options.is_packaged:
             _say(TOY)
         try:
-            while (line := _read()) is not None:
-                if line.startswith("/"):
-                    if not chat.command(line):
-                        break
-                elif line:
-                    _turn(runner, chat, line)
+            _converse(runner, chat)
         finally:
             runner.run(engine.close())
     return 0
+
+
+def _converse(runner: asyncio.Runner, chat: Chat) -> None:
+    """Answer lines of standard input, until it ends or a command leaves."""
+    while (line := _read()) is not None:
+        if line.startswith("/"):
+            if not chat.command(line):
+                return
+        elif line:
+            _turn(runner, chat, line)
 
 
 class Chat:

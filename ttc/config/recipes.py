@@ -16,7 +16,7 @@ Keys are the fields of the dataclass; a nested dataclass is a TOML table, which 
 no network, no model.
 
 Left out: quotes (a value that itself holds `,KEY=` is set with `--set` or in a file); includes, environment variables
-and interpolation. One file says what a run is.
+and interpolation, so that one file describes a run completely.
 """
 
 from __future__ import annotations

@@ -185,7 +185,7 @@ def call(function: Callable[..., Any], params: Mapping[str, object], *, supply: 
 
 
 def reads_logprobs(factory: Factory) -> Factory:
-    """Mark a strategy or scorer that reads log-probabilities, so that engines that pay for them are asked for them."""
+    """Mark a strategy or scorer that reads log-probabilities; engines that pay for them compute them only then."""
     setattr(factory, _READS_LOGPROBS, True)
     return factory
 

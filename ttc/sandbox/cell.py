@@ -1,12 +1,12 @@
-"""One program's process: a fork of the zygote that confines itself for good, then runs the program or serves it.
+"""One program's process: a fork of the zygote that confines itself permanently, then runs the program or serves it.
 
 Before it confines itself it holds only what the program may see: the descriptors of its job, report, output and error
-streams. The job (source, input, calls) comes straight from the host, not through the zygote's memory, so no later fork
+streams. The job (source, input, calls) comes directly from the host, not through the zygote's memory, so no later fork
 can find it there.
 
-A program is run as a script here, or loaded, and then calls of its functions are answered (`serving`). It shares this
-process with the code below and may change all of it; what comes back is only what the program claims that its functions
-return. It is compared elsewhere, with values that were never here.
+A program runs here as a script; or it is loaded, and then calls of its functions are answered (`serving`). It shares
+this process with the code below and may change all of it; a result is only the program's claim about what its functions
+return. It is compared in another process, with values that were never here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CLEAR_OF = 32
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """What a cell does to itself: Landlock's version (0: none), a prepared filter, the user to become, the limits."""
+    """How a cell confines itself: Landlock's version (0: none), a prepared filter, the user to become, the limits."""
 
     landlock: int
     filter: bytes | None
@@ -74,7 +74,7 @@ def enter(descriptors: tuple[int, ...], parent: int, confinement: Confinement, m
 
 
 def _take(descriptors: tuple[int, ...]) -> None:
-    """Move the given descriptors to their places and close all others."""
+    """Move the given descriptors to their numbers and close all others."""
     os.setsid()
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGPIPE):
         signal.signal(number, signal.SIG_DFL)
@@ -111,7 +111,7 @@ def _confine(parent: int, confinement: Confinement) -> None:
         limits.drop_user(confinement.user)
     if sys.platform == "linux":
         prctl(PR_SET_DUMPABLE, 0)
-        # Set after the change of user, which clears it; the parent may have died before.
+        # set after the change of user, which clears it; the parent may have died before
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
@@ -122,7 +122,7 @@ def _confine(parent: int, confinement: Confinement) -> None:
 
 
 def _volunteer() -> None:
-    """Be the first to go when the machine runs out of memory; a sandbox without /proc keeps its score."""
+    """Make this process the first to be killed when the machine runs out of memory; skipped without /proc."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
         file.write("1000")
 
@@ -136,7 +136,7 @@ def _open_streams() -> None:
 
 
 def _stat_of_open(descriptor: int) -> os.stat_result:
-    """Kind and size of an open file, in the place of `os.fstat`, whose system call may take a path and is refused."""
+    """Kind and size of an open file; replaces `os.fstat`, whose system call may take a path and is refused."""
     try:
         place = os.lseek(descriptor, 0, os.SEEK_CUR)
     except OSError as exc:

@@ -1,7 +1,7 @@
-"""Run the tests of a program in a process where the program is not: its functions are called through the host.
+"""Run the tests of a program in a process without the program: its functions are called through the host.
 
-Test code is trusted but may be wrong, so it is confined like a program. Each assert counts for itself: a failed one is
-noted and the next one runs. `remote` says how calls are made and what comes of them.
+Test code is trusted but may be wrong, so it is confined like a program. Each assert counts separately: a failed one is
+noted and the next one runs. `remote` describes how calls are made and what they return.
 
 Random arguments are drawn from a declared specification, the same for the same seed:
 
@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from ttc.errors import ConfigError
 from ttc.sandbox import values, wire
-from ttc.sandbox.remote import Gone, Link, Remote, RemoteError, stands
+from ttc.sandbox.remote import Gone, Link, Remote, RemoteError, proxies
 from ttc.sandbox.serving import REPORT
 
 _NOTE, _ERROR = "_ttc_note", "_ttc_error"
@@ -43,13 +43,13 @@ def drive(job: Mapping[str, Any]) -> NoReturn:
 
 
 class _Group:
-    """The checks of one group, reported one by one."""
+    """The checks of one group, reported separately."""
 
     def __init__(self, number: int) -> None:
         self._number = number
 
     def run(self, group: Mapping[str, Any], link: Link) -> None:
-        """Run the group's checks by its kind; a group that breaks off has failed once more."""
+        """Run the group's checks by its kind; a group that breaks off counts one more failure."""
         try:
             _KINDS[group["kind"]](group, self.note, link)
         except Exception as exc:
@@ -82,8 +82,8 @@ def _asserts(group: Mapping[str, Any], note: Note, link: Link) -> None:
         if name in sys.stdlib_module_names:
             namespace[name] = __import__(name)
     exec(compile(trees[0], "<setup>", "exec"), namespace)
-    # After the set-up, which may hold the prompt's own version of a function under test.
-    namespace |= stands(link, group["remote"], _caught(trees))
+    # after the set-up, which may contain the prompt's own version of a function under test
+    namespace |= proxies(link, group["remote"], _caught(trees))
     shared = [namespace.get(name) for name in group.get("records", ())]
     link.nodes = values.Nodes({cls: cls.__name__ for cls in shared if isinstance(cls, type)}, first=1)
     for tree in trees[1:]:
@@ -97,7 +97,7 @@ def _asserts(group: Mapping[str, Any], note: Note, link: Link) -> None:
 
 
 class _Counting(ast.NodeTransformer):
-    """Turns each assert into one that notes its outcome and goes on."""
+    """Turns each assert into one that notes its outcome and continues."""
 
     def visit_Assert(self, node: ast.Assert) -> ast.Try:
         """Wrap the assert."""
@@ -118,7 +118,7 @@ _EXPECTING = ("raises", "assertRaises", "assertRaisesRegex", "suppress")
 
 
 def _caught(trees: Sequence[ast.AST]) -> frozenset[str]:
-    """The names that a test uses as exceptions: in `except`, and as arguments of what expects one."""
+    """The names that a test uses as exceptions: in `except`, and as arguments of functions that expect one."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
     kinds: list[ast.expr | None] = [node.type for node in nodes if isinstance(node, ast.ExceptHandler)]
     for node in nodes:
@@ -143,7 +143,7 @@ def _random(group: Mapping[str, Any], note: Note, link: Link) -> None:
     source = random.Random(group["seed"])
     for _ in range(group["count"]):
         args = draw_arguments(group["arguments"], source)
-        # The reference may change its arguments.
+        # the reference may change its arguments
         expected = reference(*copy_drawn(args))
         _compare(group, args, expected, note, link)
 
@@ -158,7 +158,7 @@ def _compare(group: Mapping[str, Any], args: Sequence[object], expected: object,
 
 
 def _plain(value: Any) -> Any:
-    """The value of a coroutine, and an array as lists."""
+    """The value of a coroutine; an array as lists."""
     if inspect.iscoroutine(value):
         import asyncio
 
@@ -200,7 +200,7 @@ def draw_arguments(specs: Sequence[Spec], source: random.Random) -> list[Any]:
 
 
 def copy_drawn(value: Any) -> Any:
-    """Copy a drawn value; lists are new, the rest cannot be changed."""
+    """Copy a drawn value: lists are new, other values are immutable."""
     return [copy_drawn(item) for item in value] if isinstance(value, list) else value
 
 

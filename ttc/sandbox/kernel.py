@@ -55,7 +55,7 @@ CREATE_RULESET, RESTRICT_SELF = 444, 446
 """Numbers of the system calls; the same on all architectures."""
 GET_VERSION = 1
 _FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many access rights to files each version of the interface knows."""
+"""Number of access rights to files in each version of the interface."""
 _LATEST = 5
 _NET_SINCE, _SCOPE_SINCE = 4, 6
 
@@ -65,7 +65,7 @@ class _Ruleset(ctypes.Structure):
 
 
 def landlock_version() -> int:
-    """Return the version of the kernel's interface; 0 when it has none or it is switched off."""
+    """Return the version of the kernel's interface; 0 if it has none or it is switched off."""
     try:
         return syscall(CREATE_RULESET, None, 0, GET_VERSION)
     except OSError:
@@ -73,7 +73,7 @@ def landlock_version() -> int:
 
 
 def restrict_files(abi: int) -> None:
-    """Give up everything that version `abi` of the interface can take away; raises OSError when it cannot be done."""
+    """Give up all rights that version `abi` of the interface covers; raises OSError when that fails."""
     ruleset = _Ruleset((1 << _FILE_RIGHTS[min(abi, _LATEST)]) - 1, 0, 0)
     size = 8
     if abi >= _NET_SINCE:
@@ -127,7 +127,7 @@ _PRCTL_ALLOWED = (15, 16)  # set and get the name of a thread
 _FCNTL_ALLOWED = (0, 1, 2, 3, 4, 1030, 1032)  # duplicate, flags, size of a pipe; not F_SETOWN, which sends signals
 
 _ANY_PID = 0x5EC0DE5A
-"""Stands for the process id in a prepared filter; no number or flag in it looks like it."""
+"""Placeholder of the process id in a prepared filter; no number or flag in it has this value."""
 
 _LOAD, _EQUAL, _AND, _RETURN = 0x20, 0x15, 0x54, 0x06
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
@@ -141,7 +141,7 @@ def is_supported() -> bool:
 
 
 def prepare() -> bytes:
-    """Return the filter of this machine for `restrict_calls`, so that each process only has to enter its own id."""
+    """Return this machine's filter for `restrict_calls`, in which each process only has to enter its own id."""
     return encode(program(platform.machine(), _ANY_PID))
 
 
@@ -151,12 +151,12 @@ def enter(prepared: bytes, pid: int) -> bytes:
 
 
 def encode(instructions: Sequence[_Instruction]) -> bytes:
-    """Return a filter as the kernel takes it: an array of `struct sock_filter`."""
+    """Return a filter in the kernel's form: an array of `struct sock_filter`."""
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in instructions)
 
 
 def restrict_calls(prepared: bytes, machine: str, pid: int) -> None:
-    """Allow this process, whose id is `pid`, the calls of the list and nothing else, for good; raises OSError."""
+    """Permanently allow this process, whose id is `pid`, only the calls of the list; raises OSError."""
     code = enter(prepared, pid)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
@@ -196,7 +196,7 @@ def _when(number: int, body: Sequence[_Instruction]) -> list[_Instruction]:
 
 
 def _argument(index: int) -> _Instruction:
-    """Load the lower half of an argument (all that these calls read of it)."""
+    """Load the lower half of an argument, the only part that these calls read."""
     return (_LOAD, 0, 0, _ARGUMENTS + 8 * index)
 
 

@@ -1,10 +1,10 @@
-"""What bounds a program: limits of time, memory and threads, an unused user, and the tier of kernel protection.
+"""Limits of a program: time, memory and threads, an unused user, and the tier of kernel protection.
 
-Root's processes have no process limit and may write root's files, so a root process becomes a user and group that
-nobody has, without capabilities, before the program runs. For an ordinary user the kernel counts all of the user's
-threads together, so the limit is what the user has now and `threads` more.
+Root's processes have no process limit and may write root's files, so a root process becomes an unused user and group,
+without capabilities, before the program runs. For an ordinary user the kernel counts all of the user's threads
+together, so the limit is the user's present number of threads plus `threads`.
 
-A `Tier` says which of the kernel's means contain a program, and how the zygote is started for it.
+A `Tier` describes the kernel mechanisms that contain a program, and how the zygote is started for it.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SPREAD = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ResourceLimits:
-    """What one program may use.
+    """Limits of one program.
 
     Args:
         wall_s: seconds until it is killed.
-        cpu_s: seconds of processor time, all threads together.
-        memory_mb: address space beyond what the interpreter itself has, in MiB.
-        threads: threads it may have.
+        cpu_s: seconds of CPU time, all threads together.
+        memory_mb: address space in addition to the interpreter's own, in MiB.
+        threads: most threads.
         output_kb: standard output that is kept, in KiB; a program that writes more is killed.
     """
 
@@ -46,7 +46,7 @@ class ResourceLimits:
     output_kb: int = 4096
 
     def __post_init__(self) -> None:
-        """Refuse limits under which nothing can run."""
+        """Refuse limits with which no program can run."""
         above("sandbox", 0, wall_s=self.wall_s, cpu_s=self.cpu_s)
         at_least("sandbox", MIN_MEMORY_MB, memory_mb=self.memory_mb)
         at_least("sandbox", 1, threads=self.threads, output_kb=self.output_kb)
@@ -59,7 +59,8 @@ def apply(limits: ResourceLimits, max_threads: int | None) -> None:
     only limited on Linux; elsewhere programs run unprotected or not at all.
     """
     cpu_s = max(1, round(limits.cpu_s + 0.5))
-    # The hard limit is later: at the soft one the kernel sends SIGXCPU, whose default ends the process with a cause.
+    # The hard limit is later: at the soft one the kernel sends SIGXCPU, whose default action ends the process with a
+    # cause.
     _lower(resource.RLIMIT_CPU, cpu_s, cpu_s + 1)
     _lower(resource.RLIMIT_FSIZE, 0)
     _lower(resource.RLIMIT_CORE, 0)
@@ -74,16 +75,16 @@ def apply(limits: ResourceLimits, max_threads: int | None) -> None:
 
 
 def drop_user(number: int) -> None:
-    """Become an unused user and group for good; raises OSError when it cannot be done."""
+    """Become an unused user and group permanently; raises OSError when that fails."""
     os.setgroups([])
     os.setresgid(number, number, number)
     os.setresuid(number, number, number)
 
 
 def unused_user(salt: int, num_mapped: int | None = None) -> int | None:
-    """A user id that nobody has, spread by `salt`; None when this process cannot change its user.
+    """An unused user id, varied by `salt`; None when this process cannot change its user.
 
-    It lies among the `num_mapped` ids of the user namespace (absent: read here), so it exists in containers as well.
+    It is one of the `num_mapped` ids of the user namespace (absent: read here), so it exists in containers as well.
     """
     if os.geteuid() != 0:
         return None
@@ -104,7 +105,7 @@ def count_threads(user: int) -> int:
     total = 0
     for name in os.listdir("/proc"):
         if name.isdecimal():
-            # A process may end while it is looked at.
+            # a process may end while its entry is read
             with contextlib.suppress(OSError):
                 if os.stat(f"/proc/{name}").st_uid == user:
                     total += len(os.listdir(f"/proc/{name}/task"))
@@ -112,7 +113,7 @@ def count_threads(user: int) -> int:
 
 
 def num_users() -> int:
-    """One more than the highest user id of this user namespace; 1 where /proc does not tell."""
+    """One more than the highest user id of this user namespace; 1 if /proc does not show it."""
     with contextlib.suppress(OSError), open("/proc/self/uid_map", encoding="ascii") as file:
         ends = [int(first) + int(count) for first, _, count in (line.split() for line in file)]
         return min(max(ends, default=1), _UNMAPPED)
@@ -135,7 +136,7 @@ def _lower(which: int, soft: int, hard: int | None = None) -> None:
 
 
 _OPTIONS = ("-s", "-S", "-P", "-B", "-X", "utf8")
-"""Of the interpreter: without an environment's packages."""
+"""Options of the interpreter: without an environment's packages."""
 ROOT = Path(__file__).resolve().parents[2]
 """The folder that holds this package."""
 
@@ -144,13 +145,10 @@ ROOT = Path(__file__).resolve().parents[2]
 class Tier:
     """One way to contain programs.
 
-    Attributes:
-        name: landlock, bubblewrap or unsafe.
-        landlock: version of Landlock's interface that cells use; 0 for none.
-        seccomp: whether cells have a system call filter.
-        confined: whether cells of root become an unused user.
-        namespaced: whether the kernel counts the threads of the cells' user apart from all others.
-        prefix: the command that starts the zygote's interpreter in its surroundings.
+    Attributes: name: landlock, bubblewrap or unsafe. landlock: version of Landlock's interface that cells use; 0 for
+    none. seccomp: whether cells have a system call filter. confined: whether cells of root become an unused user.
+    namespaced: whether the kernel counts the threads of the cells' user separately from all others. prefix: the command
+    in front of the zygote's interpreter.
     """
 
     name: str
@@ -162,7 +160,7 @@ class Tier:
 
     @property
     def label(self) -> str:
-        """What stands in verdicts: the means, and the interpreter."""
+        """The label in verdicts: the mechanisms, and the interpreter."""
         means = [self.name if self.name != "landlock" else f"landlock{self.landlock}"]
         means += ["seccomp"] * self.seccomp + ["user"] * (self.confined and os.geteuid() == 0)
         return f"{'+'.join(means)} cpython-{sys.version.split()[0]}"
@@ -173,9 +171,9 @@ class Tier:
         return [*self.prefix, python(), *_OPTIONS, *zygote, *([packages() or "-"] if is_rich else [])]
 
     def request(self) -> dict[str, Any]:
-        """What a zygote must know of the tier to fork a cell."""
+        """The settings that a zygote needs to fork a cell of this tier."""
         means = {name: getattr(self, name) for name in ("landlock", "seccomp", "confined", "namespaced")}
-        return {**means, "users": num_users()}  # users are said by the host, because there may be no /proc inside
+        return {**means, "users": num_users()}  # the host sends their number, because there may be no /proc inside
 
 
 def packages() -> str:
@@ -185,5 +183,5 @@ def packages() -> str:
 
 
 def python() -> str:
-    """The file of the base interpreter, behind any virtual environment."""
+    """The file of the base interpreter, outside any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)

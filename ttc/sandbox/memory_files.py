@@ -1,8 +1,8 @@
-"""Files in memory for a program that asks for temporary ones: a confined program has no file system to put them in.
+"""Files in memory for a program that uses temporary ones: a confined program has no file system for them.
 
 `install` replaces, in this process, `open` and the functions of `os` and `tempfile` that take a path, for paths under
-one folder that exists in memory alone; all other paths go where they went before, and are refused there. It is no part
-of what holds a program: it shares the process with it. Left out: links, descriptors (`mkstemp`), permissions, times.
+one folder that exists only in memory; all other paths go to the originals, and are refused there. It is not part of the
+confinement: it shares the process with the program. Left out: links, descriptors (`mkstemp`), permissions, times.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ FOLDER = "/tmp"
 
 
 class MemoryFiles:
-    """Paths under `FOLDER` and what they hold: bytes of a file, None for a folder."""
+    """Paths under `FOLDER` and their contents: bytes of a file, None for a folder."""
 
     def __init__(self) -> None:
         self.paths: dict[str, bytes | None] = {FOLDER: None}
         self._numbers = itertools.count()
 
     def name(self, prefix: str | None = None, suffix: str | None = None, folder: str | None = None) -> str:
-        """A path that is not taken."""
+        """A path that is not in use."""
         return f"{folder or FOLDER}/{prefix or 'tmp'}{next(self._numbers):08d}{suffix or ''}"
 
     def open(self, path: Any, mode: str = "r", buffering: int = -1, encoding: str | None = None, *rest: Any) -> Any:
-        """Open a file; it is kept when it is closed or flushed."""
+        """Open a file; its content is stored when it is closed or flushed."""
         where = self.at(path) or str(path)
         if "r" in mode and self.paths.get(where) is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
@@ -48,7 +48,7 @@ class MemoryFiles:
         return raw if "b" in mode else io.TextIOWrapper(raw, encoding or "utf-8", write_through=True)
 
     def at(self, path: Any) -> str | None:
-        """The path in memory that is meant; None when it is not one."""
+        """The path in memory that `path` refers to; None when it is not one."""
         if isinstance(path, int) or not isinstance(path, (str, os.PathLike)):
             return None
         where = os.path.normpath(os.fspath(path))
@@ -90,12 +90,12 @@ class MemoryFiles:
         self.paths[self.at(new) or str(new)] = content
 
     def rmtree(self, path: str, *_: Any, **__: Any) -> None:
-        """Remove a folder with all that is in it."""
+        """Remove a folder with all its contents."""
         for each in [each for each in self.paths if each == path or each.startswith(f"{path}/")]:
             del self.paths[each]
 
     def walk(self, path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-        """What is in a folder and in those below."""
+        """The contents of a folder and of those below."""
         names = self.listdir(path)
         folders = [name for name in names if not self.is_file(f"{path}/{name}")]
         yield path, folders, [name for name in names if self.is_file(f"{path}/{name}")]
@@ -103,7 +103,7 @@ class MemoryFiles:
             yield from self.walk(f"{path}/{name}")
 
     def known(self, path: str) -> bytes | None:
-        """What a path holds. Raises FileNotFoundError."""
+        """The content of a path. Raises FileNotFoundError."""
         if path not in self.paths:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         return self.paths[path]
@@ -122,29 +122,29 @@ class MemoryFile(io.BytesIO):
 
     @property
     def is_read_only(self) -> bool:
-        """Whether nothing is written back."""
+        """Whether it is open for reading only."""
         return not set(self._mode) & set("wax+")
 
     def write(self, data: Any, /) -> int:
-        """Write, and keep it."""
+        """Write, and store the content."""
         count = super().write(data)
         self.flush()
         return count
 
     def flush(self) -> None:
-        """Keep what has been written."""
+        """Store the content."""
         if not self.is_read_only and not self.closed:
             self._files.paths[self.name] = self.getvalue()
 
     def close(self) -> None:
-        """Close, and remove a file that is not to stay."""
+        """Close, and remove a temporary file."""
         if not self.closed and not self._stays:
             self._files.paths.pop(self.name, None)
         super().close()
 
 
 class _Folder:
-    """A folder that goes with its context."""
+    """A folder that is removed with its context."""
 
     def __init__(self, files: MemoryFiles, suffix: Any = None, prefix: Any = None, dir: Any = None, **_: Any) -> None:
         self._files, self.name = files, files.name(prefix, suffix, dir)
@@ -163,7 +163,7 @@ class _Folder:
 
 
 def install() -> None:
-    """Put the files in memory before those of the system, in this process."""
+    """Install the files in memory in this process."""
     files = MemoryFiles()
     before = builtins.open
     builtins.open = io.open = lambda path, *args, **kwargs: (  # type: ignore[assignment]

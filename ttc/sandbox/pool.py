@@ -1,7 +1,7 @@
 """The host's side of the sandbox: zygotes that run scripts and tests under one tier, from a thread or a coroutine.
 
-A `Worker` is the handle on one zygote: it starts it, asks it for cells, learns how they ended, ends it. One thread uses
-it at a time; one whose zygote dies or does not answer is broken and must be replaced. A `Sandbox` is a pool of them.
+A `Worker` is the handle of one zygote: it starts it, requests cells, receives how they ended, and ends it. One thread
+uses it at a time; a worker whose zygote has died or does not answer must be replaced. A `Sandbox` is a pool of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GRACE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a cell ended: `status` as wait(2) gives it, whether its wall time was over, processor seconds."""
+    """How a cell ended: `status` as of wait(2), whether its wall time had run out, CPU seconds."""
 
     status: int
     late: bool
@@ -56,7 +56,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """The host's ends of a cell's streams; `deadline` is when it is gone for certain, on the monotonic clock."""
+    """The host's ends of a cell's streams; `deadline` is when it is certainly gone, on the monotonic clock."""
 
     number: int
     job: int
@@ -88,7 +88,7 @@ class Worker:
             raise
 
     def start(self, job: Mapping[str, Any], limits: ResourceLimits, *, role: int = 0, listens: bool = False) -> Cell:
-        """Fork a cell and give it its job; `role` tells cells that run together apart, `listens` opens its output.
+        """Fork a cell and send its job; `role` distinguishes cells that run together, `listens` opens its output.
 
         Raises:
             VerifierError: the zygote is gone, or the cell could not be confined.
@@ -98,7 +98,7 @@ class Worker:
             wire.send(cell.job, JOB, json.dumps(job).encode("ascii"), cell.deadline)
             kind, text = wire.receive(cell.report, cell.deadline)
         except wire.StreamEnded as exc:
-            if self._end(cell, kill=True).late:  # its time was over before it began: its end tells
+            if self._end(cell, kill=True).late:  # its time ran out before it began: `finish` reports that
                 return cell
             self.finish(cell)
             raise VerifierError(f"a sandboxed program could not be started {self._complaint()}") from exc
@@ -109,7 +109,7 @@ class Worker:
         return cell
 
     def finish(self, cell: Cell, *, kill: bool = True) -> End:
-        """Wait for a cell's end, which comes at once with `kill`, and close its streams."""
+        """Wait for a cell's end, at once with `kill`, and close its streams."""
         for descriptor in (cell.job, cell.report, cell.output, cell.errors):
             os.close(descriptor)
         del self._running[cell.number]
@@ -127,7 +127,7 @@ class Worker:
         return self._ends[cell.number]
 
     def close(self) -> None:
-        """End the zygote, and with it every cell."""
+        """End the zygote, and with it all cells."""
         for cell in list(self._running.values()):
             with suppress(VerifierError):
                 self.finish(cell)
@@ -181,7 +181,7 @@ class Worker:
     def _say(self, message: Mapping[str, Any], descriptors: list[int] | None = None) -> None:
         data = json.dumps(message).encode("ascii") + b"\n"
         try:
-            # A line is far smaller than the socket's buffer, so it goes in one piece.
+            # a line is far smaller than the socket's buffer, so it is sent at once
             self._control.settimeout(GRACE_S)
             socket.send_fds(self._control, [data], descriptors or [])
         except OSError as exc:
@@ -194,7 +194,7 @@ class Worker:
             self._control.settimeout(max(0.001, deadline - time.monotonic()))
             try:
                 data = self._control.recv(65_536)
-            except OSError:  # the time is over, or the stream broken
+            except OSError:  # the time has run out, or the stream is broken
                 data = b""
             if not data:
                 self.is_broken = True
@@ -210,7 +210,7 @@ class Worker:
 
 
 def _stream(theirs: list[int], listens: bool) -> int:
-    """Our end of a pipe, whose other end joins `theirs`; without `listens` the program writes into nothing."""
+    """Our end of a pipe, whose other end is added to `theirs`; without `listens` the program's output is discarded."""
     ours, other = os.pipe()
     if not listens:
         os.close(other)
@@ -226,7 +226,7 @@ RECYCLE = 5000
 
 
 class Work(Protocol[T_co]):
-    """What can be run: a `Script` or `Suite`."""
+    """Work for a worker: a `Script` or `Suite`."""
 
     @property
     def is_rich(self) -> bool:
@@ -252,17 +252,17 @@ class Sandbox:
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
 
     def submit(self, work: Work[T]) -> Future[T]:
-        """Queue work; its time begins when a worker takes it up. A dead zygote is replaced once, then VerifierError."""
+        """Queue work; its time starts when a worker begins it. A dead zygote is replaced once, then VerifierError."""
         if self._closed:
             raise VerifierError("the sandbox is closed")
         return self._threads.submit(self._serve, work)
 
     async def run(self, work: Work[T]) -> T:
-        """Run work from a coroutine; cancelling gives up the place in the queue."""
+        """Run work from a coroutine; cancelling removes it from the queue."""
         return await asyncio.wrap_future(self.submit(work))
 
     def close(self) -> None:
-        """Finish what runs, drop what is queued, end every zygote."""
+        """Finish running work, drop queued work, end every zygote."""
         self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
         self._finalizer()

@@ -1,8 +1,8 @@
-"""Find out what contains programs on this machine, by trying: each tier must hold a canary program.
+"""Determine by a test what contains programs on this machine: each tier must contain a canary program.
 
 The canary tries to stay root, read a file, list a folder, see the environment, open a socket, start a process, reach
-its parent, write a file and execute a program, and reports what it managed. A tier holds when that is nothing and the
-canary could still compute. Root in a user namespace that maps no other user stays root, so nothing holds there.
+its parent, write a file and execute a program, and reports where it succeeded. A tier passes if the canary succeeds
+nowhere and can still compute. Root in a user namespace that maps no other user stays root, so no tier passes there.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ _LIMITS = ResourceLimits(wall_s=10.0, cpu_s=5.0, memory_mb=256)
 
 
 def probe(*, unsafe: bool = False, tiers: Sequence[Tier | str] | None = None) -> Tier:
-    """Return the first tier that holds here.
+    """Return the first tier that contains programs here.
 
     Args:
-        unsafe: without any tier, return one that only bounds time and memory.
+        unsafe: if no tier does, return one that only limits time and memory.
         tiers: what to try, in order; absent: `candidates()`.
 
     Raises:
-        ConfigError: nothing holds and `unsafe` is False; says why each tier does not.
+        ConfigError: no tier does and `unsafe` is False; the message gives the reason for each tier.
     """
     failures = []
     for tier in candidates() if tiers is None else tiers:
@@ -93,7 +93,7 @@ def candidates() -> list[Tier | str]:
 
 
 def failure(tier: Tier) -> str:
-    """Why `tier` does not hold here; empty when it does."""
+    """The reason why `tier` does not contain programs here; empty if it does."""
     try:
         worker = Worker(tier)
     except VerifierError as exc:
@@ -119,15 +119,15 @@ _SYSTEM = ("/bin", "/lib", "/lib32", "/lib64", "/libx32")
 
 
 def bwrap_prefix() -> tuple[str, ...] | None:
-    """The command before the interpreter's; None when bubblewrap is not installed.
+    """The command in front of the interpreter; None when bubblewrap is not installed.
 
-    Nothing of the host is inside but Python's files, read-only. Started with an empty environment, because `--clearenv`
-    cleans only what runs inside: a first process of bubblewrap's own keeps the launcher's environment for anyone who
-    can read its /proc entry. Here it has none to keep, there is no /proc inside, and the zygote is the first process
-    itself (`--as-pid-1`), so that its end ends all. For an ordinary user nested user namespaces are switched off
+    Of the host only Python's files are inside, read-only. bubblewrap is started with an empty environment, because
+    `--clearenv` cleans only what runs inside: a first process of bubblewrap's own keeps the launcher's environment,
+    which any reader of its /proc entry sees. There is no /proc inside, and the zygote itself is the first process
+    (`--as-pid-1`), so that its end ends all others. For an ordinary user nested user namespaces are switched off
     (`--disable-userns`). Root makes no user namespace: there the zygote keeps the three capabilities that it needs to
-    give each cell an unused user, whom the process limit binds as it never binds root; cells have none, and their
-    system call filter refuses namespaces.
+    give each cell an unused user, to whom the process limit applies, unlike to root; cells have no capabilities, and
+    their system call filter refuses namespaces.
     """
     program = shutil.which("bwrap")
     if program is None:
@@ -143,7 +143,7 @@ def bwrap_prefix() -> tuple[str, ...] | None:
 
 
 def _numpy() -> list[Path]:
-    """The folders of numpy and of its libraries, where they are."""
+    """The folders of numpy and of its libraries, if installed."""
     folder = packages()
     names = [Path(folder, name) for name in ("numpy", "numpy.libs")] if folder and not folder.startswith("/usr") else []
     return [path for path in names if path.is_dir()]

@@ -1,14 +1,14 @@
-"""The test's side of calls to the program: stand-ins for its functions, classes and objects, and functions lent to it.
+"""The test's side of calls to the program: proxies of its functions, classes and objects, and callbacks of the test.
 
-What the program returns arrives as plain data (see `values`), which cannot bring its own `==`; what it raises arrives
-as a built-in exception of that name, or as the stand-in for its class that the test names in `except`. What a function
-that returns nothing did to the lists, dicts and sets that it was given is done to the test's own; with `in_place`,
-whatever it returns. Objects of the program stay there: attributes, items and methods are asked for through the host. A
-function that the test passes is called here, with data, while the program waits.
+Return values of the program arrive as plain data (see `values`), which cannot have an `==` of their own. An exception
+arrives as the built-in exception of that name, or as the proxy of its class that the test names in `except`. If a
+function returns nothing, its changes to the lists, dicts and sets passed to it are applied to the test's own; with
+`in_place`, whatever it returns. Objects of the program stay there: attributes, items and methods are requested through
+the host. A function that the test passes is called here, with data, while the program waits.
 
 No object of the program decides what it is equal to, or sees what the test expects: equality is identity, or for a
-container (`class Stack(list)`) that of its contents, which come here as plain data. Operators of two operands (+, <,
-`in`) are asked only of instances of a class under test, that is of what a call of a capitalised name gave:
+container (`class Stack(list)`) that of its contents, which are sent here as plain data. Operators of two operands (+,
+<, `in`) are used only on instances of a class under test, that is on the result of calling a capitalised name:
 `Vector(1, 2) + Vector(3, 4)`, but not `f(2) - 4`.
 """
 
@@ -41,7 +41,7 @@ from ttc.sandbox.serving import (
 
 
 class Gone(BaseException):
-    """The program's process ended; no test may catch this."""
+    """The program's process has ended; no test may catch this."""
 
 
 class RemoteError(Exception):
@@ -49,7 +49,7 @@ class RemoteError(Exception):
 
 
 class Link:
-    """The way to the program, and what the test lends it: functions, and objects of classes that both sides have."""
+    """The connection to the program, with the test's functions and shared objects that the program may use."""
 
     def __init__(self) -> None:
         self.errors: dict[str, type[RemoteError]] = {}
@@ -73,7 +73,7 @@ class Link:
         raise self._error(name, message)
 
     def _request(self, request: object) -> bytes:
-        """The bytes of a call; where the program has answered before, its values may be what makes it too large."""
+        """The bytes of a call; after an earlier answer, the program's own values may be what makes it too large."""
         try:
             return values.dump(request, self._keep, self.nodes)
         except values.Oversized as exc:
@@ -82,7 +82,7 @@ class Link:
             raise RemoteError(f"the program's values make a call too large: {exc}") from exc
 
     def _reply(self) -> bytes:
-        """The program's reply; until it comes, the program may call what it was lent."""
+        """The program's reply; until it arrives, the program may call functions of the test."""
         while True:
             frame = wire.read(JOB)
             if frame is None or frame[0] not in (wire.REPLY, wire.CALL):
@@ -96,7 +96,7 @@ class Link:
             number, args, kwargs = values.load(request, self._fetch, self.nodes)
             value = self._functions[number](*args, **kwargs)
             return values.dump(["value", value], self._keep, self.nodes)
-        except Exception as exc:  # it goes on in the program, which called
+        except Exception as exc:  # passed on to the program, which made the call
             return values.dump(["raised", type(exc).__name__, str(exc)[:200]], self._keep)
 
     def _read(self, data: bytes) -> Any:
@@ -110,7 +110,7 @@ class Link:
         if name in self.errors:
             return self.errors[name](message)
         error = getattr(builtins, name, None)
-        # An end of iteration would end the test's own loop, as if nothing had failed.
+        # StopIteration would end the test's own loop, as if nothing had failed
         if isinstance(error, type) and issubclass(error, Exception) and error not in _NOT_RAISED:
             try:
                 return error(message)
@@ -136,7 +136,7 @@ _NOT_RAISED = (UnicodeDecodeError, StopIteration, StopAsyncIteration)
 
 
 def _change(args: Sequence[Any], after: Any) -> None:
-    """Do to the test's arguments what the program says that it did to its copies, where kinds and number agree."""
+    """Apply the changes that the program reports for its copies to the test's arguments, if kinds and number agree."""
     for mine, theirs in zip(args, after if isinstance(after, list) else (), strict=False):
         if type(mine) is not type(theirs) or mine == theirs:
             continue
@@ -148,7 +148,7 @@ def _change(args: Sequence[Any], after: Any) -> None:
 
 
 class Remote:
-    """An object of the program that is not data: passed back, called, or asked for what Python's syntax asks."""
+    """An object of the program that is not data: passed back, called, or used with Python's operators and protocols."""
 
     def __init__(self, link: Link, handle: int) -> None:
         object.__setattr__(self, "link", link)
@@ -211,7 +211,7 @@ class Remote:
 
     # -- items of iterators and awaitables ---------------------------------------------------------------------------
     def rest(self) -> Iterator[Any]:
-        """The items of an iterator of the program, fetched as they are asked for."""
+        """The items of an iterator of the program, fetched on demand."""
         count = values.LAZY_ITEMS + 1
         while items := _ask(self, TAKE):
             count += len(items)
@@ -234,7 +234,7 @@ class Remote:
 
 _CONTAINERS = (list, dict, set, deque)
 _NOT_AWAITED = (Remote.finish.__code__, Remote.steps.__code__)
-"""What runs when the test awaits something of the program."""
+"""The code that runs when the test awaits an object of the program."""
 
 
 def _handle(remote: Remote) -> int:
@@ -257,7 +257,7 @@ def _operated(name: str, *operands: Any) -> Any:
 
 
 def _instance(value: Any) -> Any:
-    """The same value, as an instance of a class under test if it is an object of the program."""
+    """The same value, marked as an instance of a class under test if it is an object of the program."""
     if isinstance(value, Remote):
         object.__setattr__(value, "is_instance", True)
     return value
@@ -278,8 +278,8 @@ for _name in ("neg", "pos", "abs", "lt", "le", "gt", "ge", "int", "float", "deli
     setattr(Remote, f"__{_name}__", _operator(_name, turned=False))
 
 
-class Stand:
-    """Stands for a function or class of the program under its name."""
+class Proxy:
+    """The proxy of a function or class of the program."""
 
     def __init__(self, link: Link, name: str) -> None:
         self._link, self._name = link, name
@@ -296,11 +296,11 @@ class Stand:
         return getattr(self._link.call(NAMED, self._name), name)
 
     def __instancecheck__(self, value: object) -> bool:
-        """Whether an object of the program is of this class, by the program's word."""
+        """Whether an object of the program is of this class, as the program reports."""
         return isinstance(value, Remote) and _ask(value, KIND, self._link.call(NAMED, self._name)) is True
 
 
-def stands(link: Link, names: Sequence[str], caught: frozenset[str]) -> Mapping[str, Any]:
-    """What a test finds under the names of the program; those in `caught` are exceptions."""
+def proxies(link: Link, names: Sequence[str], caught: frozenset[str]) -> Mapping[str, Any]:
+    """The proxies that a test finds under the names of the program; those in `caught` are exceptions."""
     link.errors |= {name: type(name, (RemoteError,), {}) for name in names if name in caught}
-    return {name: link.errors.get(name) or Stand(link, name) for name in names}
+    return {name: link.errors.get(name) or Proxy(link, name) for name in names}

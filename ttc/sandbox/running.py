@@ -1,10 +1,10 @@
-"""What is run in the sandbox: a script with its input, or a program together with its tests.
+"""Work for the sandbox: a script with its input, or a program together with its tests.
 
     Script("print(input())", limits, stdin="4")     -> ScriptResult(output, errors, cause, cpu_s)
     Suite(source, groups, limits)                   -> SuiteResult(notes per group, cause, cpu_s)
 
-A test's process and its program's are two cells; the host carries calls and replies between them as bytes that it does
-not read. The cell with the tests holds the expected values, the cell with the program never does.
+The tests and the program run in two cells; the host passes calls and replies between them as bytes that it does not
+read. The cell with the tests holds the expected values, the cell with the program never does.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MORE = ("numpy", "asyncio", "async ")
 
 
 def wants_more(*sources: str) -> bool:
-    """Whether some code names what only a richer zygote has: numpy, or an event loop."""
+    """Whether some code uses what only a rich zygote has: numpy, or an event loop."""
     return any(word in source for source in sources for word in _MORE)
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptResult:
-    """A script's outcome: `cause` says why it failed, empty for exit code 0; `errors` is the end of standard error."""
+    """A script's outcome: `cause` is why it failed, empty for exit code 0; `errors` is the end of standard error."""
 
     output: str
     errors: str
@@ -48,7 +48,7 @@ class Script:
 
     @property
     def is_rich(self) -> bool:
-        """Whether it wants more than the usual library."""
+        """Whether it needs a rich zygote."""
         return wants_more(self.source)
 
     def run(self, worker: Worker) -> ScriptResult:
@@ -69,7 +69,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One check: whether it held, and why not; `broken` when the test itself is at fault."""
+    """One check: whether it passed, and why not; `broken` when the test itself is at fault."""
 
     ok: bool
     why: str
@@ -78,7 +78,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class SuiteResult:
-    """What the tests saw: notes per group; `cause` says why they broke off, empty when all were run."""
+    """Results of the tests: notes per group; `cause` is why they broke off, empty when all were run."""
 
     notes: tuple[tuple[Note, ...], ...]
     cause: str
@@ -87,10 +87,10 @@ class SuiteResult:
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A program whose functions are tested; `groups` as `driving` takes them.
+    """A program whose functions are tested; `groups` as `driving` expects them.
 
-    `records` names the classes whose objects both sides share; with `in_place` what the program did to its arguments is
-    done to the test's, whatever it returns.
+    `records` names the classes whose objects both sides share; with `in_place` the program's changes to its arguments
+    are applied to the test's, whatever it returns.
     """
 
     source: str
@@ -101,7 +101,7 @@ class Suite:
 
     @property
     def is_rich(self) -> bool:
-        """Whether program or tests want more than the usual library."""
+        """Whether program or tests need a rich zygote."""
         return wants_more(self.source, json.dumps(self.groups))
 
     def run(self, worker: Worker) -> SuiteResult:
@@ -124,7 +124,7 @@ class Suite:
         finally:
             ends = worker.finish(program), worker.finish(tests)
         if broke_off:
-            # A program that was killed for its silence spoke out of turn.
+            # killed by `finish`, or ended with exit code 0: without an error of its own
             silent = ends[0].cause in ("killed by SIGKILL", "")
             late = any(end.late for end in ends)
             cause = "wall time" if late else "the program broke off" if silent else ends[0].cause
@@ -132,15 +132,15 @@ class Suite:
 
 
 def _fault_in_loading(program: Cell) -> str:
-    """Wait for the program to be loaded; why it could not be, else empty. Raises StreamEnded when it ended first."""
+    """Wait until the program is loaded; returns the error if that fails, else "". Raises StreamEnded if it ends."""
     kind, text = wire.receive(program.report, program.deadline)
     return "" if kind == REPLY else f"not loaded: {text[:300].decode(errors='replace')}"
 
 
 def _relay(program: Cell, tests: Cell, notes: list[list[Note]]) -> None:
-    """Carry calls and replies, either way, until the tests are done; raises StreamEnded when they broke off.
+    """Pass calls and replies in both directions until the tests are done; raises StreamEnded when they broke off.
 
-    One side works at a time: whoever was sent a frame sends the next one, and only the tests send notes.
+    One side works at a time: the side that received a frame sends the next one, and only the tests send notes.
     """
     here, there = tests, program
     while True:

@@ -1,10 +1,10 @@
-"""The program's side of a test: a module that is loaded once, then answers calls; what a cell of mode `serve` runs.
+"""The program's side of a test: a module that is loaded once, then answers calls; runs in a cell of mode `serve`.
 
-Arguments and values travel as data (`values`). A function of the test arrives as a `Callback`, which asks the test's
-process while the program waits; a call may come back in the middle of that. Objects of classes that both sides have
+Arguments and values are sent as data (`values`). A function of the test arrives as a `Callback`, which calls the test's
+process while the program waits; during that, another call may arrive. Objects of classes that both sides have
 (`ListNode` of the question's prelude) arrive as objects of the program's own class, the same object each time. An
-awaitable is run here, on one event loop, when the test awaits it. All of it shares the process with the program, which
-may change it: what goes out is a claim, whatever it is.
+awaitable runs here, on one event loop, when the test awaits it. All of it shares the process with the program, which
+may change it: everything sent is only a claim.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 from ttc.sandbox import memory_files, values, wire
 
 JOB, REPORT = 3, 4
-"""The descriptors of a cell: jobs from the host and reports to it; 0 to 2 are the program's."""
+"""The descriptors of a cell for jobs from the host and reports to it; 0 to 2 are the program's."""
 NAME = "solution"
 LOADED = b"loaded"
 CHUNK = 1000
@@ -39,7 +39,7 @@ def serve(job: Mapping[str, Any]) -> NoReturn:
         memory_files.install()
     try:
         exec(compile(job["source"], f"{NAME}.py", "exec", dont_inherit=True), module.__dict__)
-    except BaseException as exc:  # also SystemExit: a program that leaves has no functions
+    except BaseException as exc:  # including SystemExit: a program that exits has no functions
         wire.write(REPORT, wire.GONE, describe(exc).encode("utf-8", "replace"))
         os._exit(1)
     wire.write(REPORT, wire.REPLY, LOADED)
@@ -62,7 +62,7 @@ def describe(exc: BaseException) -> str:
 
 
 class Program:
-    """A loaded program: its names, the objects that stayed here, and those that came from the test."""
+    """A loaded program: its names, its objects with handles, and those of the test."""
 
     def __init__(self, namespace: Mapping[str, Any], records: tuple[str, ...], in_place: bool) -> None:
         self.namespace, self._in_place = namespace, in_place
@@ -73,7 +73,7 @@ class Program:
         self._lock = threading.RLock()
 
     def answer(self, request: bytes) -> bytes:
-        """Make one call; whatever the program raises is an answer."""
+        """Make one call; any exception of the program is an answer."""
         try:
             name, args, kwargs = values.load(request, self._fetch, self.nodes)
             function = _OF_OBJECTS.get(name) or self._function(name)
@@ -86,7 +86,7 @@ class Program:
             return values.dump(["raised", type(exc).__name__, describe(exc)], self._keep)
 
     def ask(self, number: int, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Have the test call its function of that number."""
+        """Call the test's function with this number."""
         with self._lock:
             wire.write(REPORT, wire.CALL, values.dump([number, list(args), dict(kwargs)], self._keep, self.nodes))
             while (frame := wire.read(JOB)) is not None:
@@ -103,7 +103,7 @@ class Program:
         raise error(content[1]) if isinstance(error, type) and issubclass(error, Exception) else RuntimeError(content)
 
     def _stays(self, value: object, function: object) -> bool:
-        """Whether a container is an object with methods: newly made, or one that is here already (`return self`)."""
+        """Whether a container is an object with methods: new, or with a handle already (`return self`)."""
         is_object = isinstance(function, type) or id(value) in self._handles
         return is_object and _is_container_with_methods(value)
 
@@ -122,7 +122,7 @@ class Program:
         return self._kept[handle] if handle >= 0 else Callback(self, -1 - handle)
 
     def _function(self, name: str) -> Any:
-        """That method of a new `Solution`, as contest sites call it, or the function `name`."""
+        """The method of that name of a new `Solution`, as contest sites call it, or the function `name`."""
         if hasattr(self.namespace.get("Solution"), name):
             return getattr(self.namespace["Solution"](), name)
         if name == NAMED:
@@ -133,7 +133,7 @@ class Program:
 
 
 def _is_container_with_methods(value: object) -> bool:
-    """Whether an object of a class of the program's own is a container that can do more: `class Stack(list)`."""
+    """Whether an object of one of the program's classes is a container with methods of its own: `class Stack(list)`."""
     if not isinstance(value, (list, dict, set, deque)):
         return False
     own = [vars(cls).items() for cls in type(value).__mro__ if cls.__module__ == NAME]
@@ -166,7 +166,7 @@ def _finish(awaitable: Any) -> Any:
 
 
 _LOOPS: list[Any] = []
-"""The event loop of this process, once there is one: what one call has begun, another may await."""
+"""The event loop of this process, once created: another call may await what one has started."""
 
 
 def _step(generator: Any) -> list[Any]:
@@ -190,7 +190,7 @@ GET, SET, CALL_IT, LENGTH, ITEM, PUT, TAKE, FINISH, STEP, OPERATE, NAMED, KIND, 
     ".get", ".set", ".call", ".len", ".item", ".put", ".take", ".finish", ".step", ".operate", ".named", ".kind",
     ".data",
 )  # fmt: skip
-"""What is asked of an object of the program, its handle first; no function is called like that."""
+"""Operations on an object of the program, whose handle is the first argument; no function has such a name."""
 _OF_OBJECTS: Mapping[str, Callable[..., Any]] = {
     GET: getattr, SET: setattr, CALL_IT: lambda it, *args, **kwargs: it(*args, **kwargs), LENGTH: len,
     ITEM: operator.getitem, PUT: operator.setitem, TAKE: _take, FINISH: _finish, STEP: _step, OPERATE: _operate,
@@ -204,4 +204,4 @@ _OPERATIONS: Mapping[str, Callable[..., Any]] = {
     "str": str, "repr": repr, "abs": abs, "iter": iter, "bool": bool, "int": int, "float": float,
     "enter": lambda it: it.__enter__(), "exit": lambda it: it.__exit__(None, None, None),
 }  # fmt: skip
-"""What Python's syntax asks of an object. Equality is not among them: a value never decides what it is equal to."""
+"""Operations behind Python's syntax. Equality is not among them: a value never decides what it is equal to."""

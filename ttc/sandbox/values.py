@@ -1,12 +1,12 @@
 """Values between a program, its tests and the host as JSON: data only, never objects with behaviour.
 
-None, booleans, numbers, strings, lists and, under a tag, tuples (with the names of their fields, where they have
-some), sets, dicts, counters, bytes, ranges, iterators (their items, at most a hundred thousand; lazily their first
-hundred, the rest by handle), complex numbers, fractions, decimals, dates, built-in types, arrays of numpy. An instance
-of a subclass travels as its base type, so that a value never brings its own comparison. What is none of these stays
-where it is, and a number, its handle, travels. Objects of classes that both sides have (`Nodes`) travel as their
-attributes, beside the value, so that lists and trees of them may be long and may point in circles. Left out: other
-values that contain themselves, and nesting deeper than two hundred.
+Sent are None, booleans, numbers, strings, lists and, with a tag, tuples (with the names of their fields, if any), sets,
+dicts, counters, bytes, ranges, iterators (their items, at most a hundred thousand; lazily their first hundred, the rest
+by handle), complex numbers, fractions, decimals, dates, built-in types, numpy arrays. An instance of a subclass is sent
+as its base type, so that a value never brings its own comparison. Any other object stays where it is, and a number, its
+handle, is sent. Objects of classes that both sides have (`Nodes`) are sent as their attributes, beside the value, so
+that lists and trees of them may be long and may contain cycles. Left out: other values that contain themselves, and
+nesting deeper than two hundred.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ Fetch: TypeAlias = Callable[[int], object]
 
 
 class Unsendable(Exception):
-    """The value cannot travel; says why."""
+    """The value cannot be sent; the message gives the reason."""
 
 
 class Oversized(Unsendable):
-    """The value has too many items, objects or levels to travel."""
+    """The value has too many items, objects or levels to be sent."""
 
 
 def dump(value: object, keep: Keep, nodes: Nodes | None = None, *, lazy: bool = False) -> bytes:
-    """Return `value` as bytes; `keep` gives the handle of an object that is not data; `lazy`: long iterators have one.
+    """Return `value` as bytes; `keep` returns the handle of an object that is not data; `lazy`: long iterators get one.
 
     Raises:
-        Unsendable: it cannot travel.
+        Unsendable: it cannot be sent.
     """
     sender = _Sender(keep, nodes, lazy)
     encoded = _encode(value, sender, 0)
@@ -56,10 +56,10 @@ def dump(value: object, keep: Keep, nodes: Nodes | None = None, *, lazy: bool = 
 
 
 def load(data: bytes, fetch: Fetch, nodes: Nodes | None = None) -> Any:
-    """Return the value in `data`, which may come from anyone; `fetch` gives what a handle stands for.
+    """Return the value in `data`, which is untrusted; `fetch` returns the object of a handle.
 
     Raises:
-        Unsendable: the bytes are no value.
+        Unsendable: the bytes are not a value.
     """
     try:
         parsed = json.loads(data)
@@ -76,7 +76,7 @@ def load(data: bytes, fetch: Fetch, nodes: Nodes | None = None) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ByHandle:
-    """Something that stays where it is, though it may be data."""
+    """An object that stays where it is, though it could be sent as data."""
 
     value: object
 
@@ -90,20 +90,20 @@ class Nodes:
         self._number_of: dict[int, int] = {}
 
     def number(self, node: object) -> int:
-        """The number of an object, a new one at first sight."""
+        """The number of an object; a new one the first time."""
         if id(node) not in self._number_of:
             self._join(next(self._numbers), node)
         return self._number_of[id(node)]
 
     def make(self, name: str, number: int) -> object:
-        """The object of that number, a new one of the class `name` at first sight."""
+        """The object with that number; the first time, a new one of the class `name`."""
         if number not in self._objects:
             cls = next(cls for cls, known in self.classes.items() if known == name)
             self._join(int(number), object.__new__(cls))
         return self._objects[number]
 
     def fill(self, node: object, attributes: Mapping[str, object]) -> None:
-        """Give an object its attributes; those that would hide a method are refused."""
+        """Set an object's attributes; those that would hide a method are refused."""
         for name, value in attributes.items():
             if name.startswith("__") or callable(getattr(type(node), name, None)):
                 raise ValueError(name)
@@ -122,7 +122,7 @@ class _Sender:
     queue: list[tuple[int, object]] = field(default_factory=list)
 
     def other(self, value: object) -> Any:
-        """What is not data: a node by its number, else a handle."""
+        """An object that is not data: a node by its number, else a handle."""
         if self.nodes is None or type(value) not in self.nodes.classes:
             return {"t": "handle", "v": self.keep(value)}
         number = self.nodes.number(value)
@@ -132,9 +132,9 @@ class _Sender:
         return {"t": "node", "v": number}
 
     def entries(self) -> list[Any]:
-        """Class, number and attributes of every node that can be reached; without recursion."""
+        """Class, number and attributes of every reachable node; without recursion."""
         entries: list[Any] = []
-        for number, node in self.queue:  # which grows while their attributes are written
+        for number, node in self.queue:  # the queue grows while attributes are written
             attributes = {key: _encode(item, self, 1) for key, item in _attributes(node)}
             entries.append([self.nodes.classes[type(node)] if self.nodes else "", number, attributes])
             if len(entries) > MAX_ITEMS:
@@ -175,7 +175,7 @@ def _encode(value: object, sender: _Sender, depth: int) -> Any:
 
 
 def _array(value: Any, sender: _Sender, depth: int) -> Any:
-    """An array as its type and nested lists; a scalar of numpy as the built-in number."""
+    """An array as its type and nested lists; a numpy scalar as the built-in number."""
     if not hasattr(value, "shape") or value.shape == ():
         return _encode(value.item(), sender, depth)
     return {"t": "array", "v": [value.dtype.str, list(value.shape), _encode(value.ravel().tolist(), sender, depth)]}
@@ -187,7 +187,7 @@ _TYPES: Mapping[str, type] = {
         ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, AttributeError, RuntimeError, Exception,
     )
 }  # fmt: skip
-"""Built-in types that travel by name."""
+"""Built-in types that are sent by name."""
 
 
 def _integer(value: int, _sender: _Sender, _depth: int) -> Any:
@@ -200,7 +200,7 @@ def _sequence(tag: str) -> Callable[[Any, _Sender, int], Any]:
 
 
 def _iterator(value: Iterator[Any], sender: _Sender, depth: int) -> Any:
-    """The items; lazily the first of them, and the handle of the rest."""
+    """The items; lazily the first ones, and the handle of the rest."""
     most = LAZY_ITEMS if sender.lazy else MAX_ITEMS
     items = list(itertools.islice(value, most + 1))
     if len(items) > most and not sender.lazy:
@@ -256,7 +256,7 @@ _ENCODERS: tuple[tuple[Any, Callable[[Any, _Sender, int], Any]], ...] = (
 
 
 def _decode(value: Any, reader: _Reader, depth: int) -> Any:
-    # Less deep than what may be written, so that a test can put a value into a list and send it back.
+    # a lower limit than for writing, so that a test can put a value into a list and send it back
     if depth > MAX_DEPTH - _SPARE:
         raise ValueError("nested too deeply")
     if isinstance(value, list):
@@ -288,7 +288,7 @@ def _decode(value: Any, reader: _Reader, depth: int) -> Any:
 
 
 def _to_array(kind: str, shape: list[int], items: list[Any]) -> Any:
-    """An array; the list where there is no numpy here."""
+    """An array; a list if numpy is not installed here."""
     numpy = sys.modules.get("numpy")
     return items if numpy is None else numpy.array(items, dtype=numpy.dtype(str(kind))).reshape(shape)
 
@@ -298,7 +298,7 @@ _HANDLED: Mapping[str, Callable[[Any], Any]] = {
     "coroutine": lambda remote: remote.finish(),
     "steps": lambda remote: remote.steps(),
 }  # fmt: skip
-"""What stays where it is, and how it is used from here."""
+"""Objects that stay where they are, and how they are used from here."""
 _CONTAINERS: Mapping[str, Callable[[list[Any]], Any]] = {
     "tuple": tuple, "set": set, "frozenset": frozenset, "deque": deque, "list": list,
 }  # fmt: skip

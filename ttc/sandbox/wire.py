@@ -1,6 +1,6 @@
 """Frames on pipes between this process and a cell: one byte of kind, four of length, then the bytes.
 
-The cell's ends block. The host's trust nobody: every wait has a deadline, every read a cap.
+The cell's ends block. The host's ends trust nothing: every wait has a deadline, every read a limit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import suppress
 
 HEADER = struct.Struct(">cI")
 MAX_FRAME = 64 << 20
-"""Bytes of the longest frame that is taken."""
+"""Bytes of the longest accepted frame."""
 
 JOB, READY, REFUSED = b"J", b"Y", b"X"
 CALL, REPLY, GONE, NOTE, DONE = b"C", b"R", b"G", b"N", b"D"
@@ -33,7 +33,7 @@ def write(descriptor: int, kind: bytes, payload: bytes) -> None:
 
 
 def read(descriptor: int) -> tuple[bytes, bytes] | None:
-    """Read one frame; None at the end of the stream or when a frame is broken."""
+    """Read one frame; None at the end of the stream or for a malformed frame."""
     head = _exactly(descriptor, HEADER.size)
     if head is None:
         return None
@@ -56,11 +56,11 @@ def _exactly(descriptor: int, count: int) -> bytes | None:
 
 
 MAX_REPLY = 8 << 20
-"""Bytes of the longest frame that is taken from a cell."""
+"""Bytes of the longest frame accepted from a cell."""
 
 
 class StreamEnded(Exception):
-    """The other side closed the stream, sent nonsense, or let the deadline pass."""
+    """The other side closed the stream, sent a malformed frame, or exceeded the deadline."""
 
 
 def send(descriptor: int, kind: bytes, payload: bytes, deadline: float) -> None:
@@ -99,10 +99,10 @@ def _all_of(descriptor: int, count: int, deadline: float) -> bytes:
 
 
 def drain(caps: Mapping[int, int], deadline: float) -> tuple[dict[int, bytes], int | None]:
-    """Read several streams to their ends; the output of each and the stream that went over its cap, if any.
+    """Read several streams to their ends; the output of each, and the stream that exceeded its limit, if any.
 
-    A negative cap keeps that many bytes of the end and never overflows. Streams that are still open at the deadline
-    give what they gave.
+    A negative limit keeps that many bytes of the end and is never exceeded. Streams that are still open at the deadline
+    return what they have sent.
     """
     texts = {descriptor: bytearray() for descriptor in caps}
     open_ = set(caps)

@@ -94,7 +94,7 @@ class Zygote:
         return max(0.0, min(each.deadline for each in self._cells.values()) - time.monotonic()) * 1000 + 1
 
     def _receive(self) -> bool:
-        """Carry out the lines that have come; False at the end of the stream."""
+        """Process the lines that have arrived; False at the end of the stream."""
         data, descriptors, _, _ = socket.recv_fds(self._control, 65_536, 16)
         self._descriptors += descriptors
         self._buffer += data
@@ -121,8 +121,8 @@ class Zygote:
             limits,
         )
         parent = os.getpid()
-        # The fork confines itself before it reads the program; the parent's copies of its streams must go at once, or
-        # the host would wait for an end that never comes.
+        # The fork confines itself before it reads the program. The parent must close its copies of the streams at once,
+        # or the host would wait for an end of stream that never comes.
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
@@ -132,13 +132,13 @@ class Zygote:
         self._cells[request["cell"]] = _Cell(pid, time.monotonic() + limits.wall_s)
 
     def _user(self, role: int, num_mapped: int) -> int | None:
-        """The user of cells of this role: no two that run together have the same."""
+        """The user of cells of this role: cells that run together have different ones."""
         if role not in self._users:
             self._users[role] = self._limits.unused_user(os.getpid() * 2 + role, num_mapped)
         return self._users[role]
 
     def _max_threads(self, request: Mapping[str, Any], threads: int, user: int | None) -> int | None:
-        """What the kernel may count for the cell's user: of an unused user, of a namespace, or of all there is."""
+        """The thread limit for the cell's user: of an unused user, of a namespace, or of all the user's threads."""
         if user is not None:
             return threads
         if request["namespaced"]:
@@ -168,7 +168,7 @@ class Zygote:
                 each.deadline = now + 1.0
 
     def _send(self, message: Mapping[str, Any]) -> None:
-        # The host may have gone; then the stream's end is read next.
+        # the host may be gone; then the end of the stream is read next
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._control.sendall(json.dumps(message).encode("ascii") + b"\n")
 
@@ -195,7 +195,7 @@ class Library(MetaPathFinder, Loader):
     """Imports modules from sources held in memory."""
 
     def __init__(self, sources: Mapping[str, tuple[str, bool, bytes]]) -> None:
-        # In one shared mapping, which a fork does not copy.
+        # in one shared mapping, which a fork does not copy
         self._memory = mmap.mmap(-1, sum(len(source) for _, _, source in sources.values()))
         self._places: dict[str, tuple[str, bool, slice]] = {}
         for name, (origin, is_package, source) in sources.items():
@@ -206,7 +206,7 @@ class Library(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return where the module is; None when it is not of the standard library."""
+        """Return the module's spec; None when it is not in the standard library."""
         if fullname not in self._places:
             return None
         origin, is_package, _ = self._places[fullname]
@@ -245,7 +245,7 @@ def _read(root: str) -> dict[str, tuple[str, bool, bytes]]:
             if extension == ".py":
                 path = os.path.join(folder, file)
                 parts = [part for part in (package, stem) if part not in (".", "__init__")]
-                # A distribution's own file may be a link to what is not here; then it is not imported either.
+                # a file of the distribution may be a broken link; then the module is not importable
                 with contextlib.suppress(OSError), open(path, "rb") as stream:
                     modules[".".join(parts)] = (path, stem == "__init__", stream.read())
     return modules
@@ -254,10 +254,10 @@ def _read(root: str) -> dict[str, tuple[str, bool, bytes]]:
 def _preload(compiled: str) -> None:
     stems = {name.split(".")[0] for name in os.listdir(compiled)} if os.path.isdir(compiled) else set()
     names = sorted(stem for stem in stems if not stem.startswith(_NOT_LOADED))
-    # asyncio before its compiled part, which would import it while half of its own names are missing, and then asyncio
-    # has no current task (CPython 3.12 and later).
+    # asyncio before its compiled part, which would otherwise import it while half of its own names are missing, and
+    # asyncio would have no current task (CPython 3.12 and later)
     for name in ("asyncio", *names, *_COMMON):
-        # A part that this build of Python lacks, or whose system library is absent, is absent for programs as well.
+        # modules that this build of Python lacks, or whose system library is absent, are absent for programs as well
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
@@ -268,7 +268,7 @@ _NUMPY = ("numpy", "numpy.linalg", "numpy.fft", "numpy.random", "numpy.polynomia
 def _enrich(packages: str) -> None:
     from asyncio import selector_events
 
-    # An event loop wakes itself through a pair of sockets, which a cell may not have; a pipe does as well.
+    # an event loop wakes itself through a socket pair, which a cell may not have; a pipe works as well
     selector_events.BaseSelectorEventLoop._make_self_pipe = _make_self_pipe  # type: ignore[attr-defined]
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     sys.path.append(packages)
@@ -282,7 +282,7 @@ class PipeEnd:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        # By fcntl: a cell may change the flags of a descriptor, but make no other call on a device.
+        # with fcntl, since a cell may change the flags of a descriptor, but make no other call on a device
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_NONBLOCK)
 
     def fileno(self) -> int:

@@ -1,6 +1,6 @@
-"""A scorer without an opinion: every path gets the same score at no cost.
+"""A constant scorer: every path gets the same score at no cost.
 
-With it a search is sampling with random ties, which is what throughput runs and ablations of a scorer need.
+With it a search is sampling with random ties, as throughput runs and ablations of a scorer need.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ class ConstantScorer:
     """See the module docstring."""
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
-        """Give 0.5 to each prompt."""
+        """Return 0.5 for each prompt."""
         return [Score(0.5) for _ in prompts]
 
     def release(self, problem_id: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
 
 def constant() -> ConstantScorer:

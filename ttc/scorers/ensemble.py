@@ -1,12 +1,12 @@
 """Several scorers as one: the weighted mean of their scores.
 
 Coste et al. 2024, "Reward Model Ensembles Help Mitigate Overoptimization" (mean and weighted forms). Members should use
-one scale; those here give probabilities, except `likelihood` with self_certainty. Steps are averaged one by one if all
-members see the same steps; otherwise only the values are averaged, which then stand for the whole path.
+one scale; those here return probabilities, except `likelihood` with self_certainty. Steps are averaged one by one if
+all members have the same steps; otherwise only the values are averaged, and stand for the whole path.
 
-Cost: that of all members, whose prices a token budget adds up. A member without a verdict: by `missing`, the ensemble
-has none either (abstain), or the others' weights are scaled up to 1 (renormalise); with no verdict at all there is
-none. Left out: worst-case and variance-penalised forms, and learning the weights.
+Cost: that of all members; a token budget adds their prices. If a member has no verdict, then depending on `missing` the
+ensemble has none either (abstain), or the others' weights are scaled up to 1 (renormalise); without any verdict there
+is none. Left out: worst-case and variance-penalised forms, and learning the weights.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class EnsembleScorer:
     """See the module docstring."""
 
     def __init__(self, members: Sequence[Scorer], weights: Sequence[float] = (), missing: Missing = "abstain") -> None:
-        """`weights` are those of `members`, in order; none: all equal.
+        """`weights` are those of `members`, in order; empty: all equal.
 
         Raises:
-            ConfigError: no member, a weight that is not positive, or a number of weights that does not fit.
+            ConfigError: no member, a weight that is not positive, or a wrong number of weights.
         """
         weights = weights or [1.0] * len(members)
         if not members or len(weights) != len(members):
@@ -52,7 +52,7 @@ class EnsembleScorer:
         return [self._combine(scores) for scores in zip(*read, strict=True)]
 
     def price(self, prompt: Prompt) -> Price:
-        """The sum of the members' prices; one that cannot tell its own is charged when it reports."""
+        """The sum of the members' prices; a member without a price is charged when it reports its usage."""
         prices = [member.price(prompt) for member in self._members if isinstance(member, PricedScorer)]
         shapes = [price.shape for price in prices if price.shape is not None]
         return Price(
@@ -120,23 +120,23 @@ def ensemble(
 
     Args:
         members: NAME or NAME:MODEL each, with ?key=value&key=value for its parameters: prm:A,likelihood?measure=...
-        weights: one a member; absent: equal.
+        weights: one for each member; absent: equal.
         missing: abstain (no score if a member has no verdict) or renormalise (average the others).
-        engine: for members that ask for it; supplied by the command line.
+        engine: for members that need it; supplied by the command line.
 
     Raises:
-        ConfigError: a member that cannot be made, or weights that do not fit.
+        ConfigError: a member that cannot be made, or invalid weights.
     """
     return EnsembleScorer([_member(spec).create_scorer(engine) for spec in members], weights, missing)
 
 
 def _member(spec: str) -> PartChoice:
-    """A member with its parameters, checked; raises ConfigError for what cannot be."""
+    """A member with its parameters, checked; raises ConfigError for an invalid one."""
     plain, params = _split(spec)
     return PartChoice.of(SCORERS, plain, params)
 
 
 def _split(spec: str) -> tuple[str, dict[str, str]]:
-    """NAME or NAME:MODEL, and the parameters behind the question mark."""
+    """NAME or NAME:MODEL, and the parameters after the question mark."""
     plain, _, rest = spec.partition("?")
     return plain, overrides(rest.split("&")) if rest else {}

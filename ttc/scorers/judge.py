@@ -1,17 +1,17 @@
-"""A language model as judge: it compares answers two by two, in both orders, and abstains when the orders disagree.
+"""A language model as judge: it compares answers in pairs, in both orders, and abstains when the orders disagree.
 
 Zheng et al. 2023, "Judging LLM-as-a-Judge with MT-Bench and Chatbot Arena" (position bias, and swapping against it);
-Zhao et al. 2025, "Sample, Scrutinize and Scale" (comparing answers pays more than grading them). An answer's score is
-its share of the decided comparisons it won, a tie is half; without a decided one it has no verdict. Blind: the judge
-sees problem and answers, no target, and nothing of their thinking. `mode=single` asks whether one answer is right (with
+Zhao et al. 2025, "Sample, Scrutinize and Scale" (comparing answers works better than grading them). An answer's score
+is the share of decided comparisons that it won, a tie counts half; without a decided one it has no verdict. The judge
+sees problem and answers, but no target and none of their thinking. `mode=single` asks whether one answer is right (with
 A and B for right and wrong, then swapped): a score of 1 or 0, for searches that score one path at a time.
 
 A judge's thinking is separated from its verdict by its model's markers, or by the usual ones (`ttc.answers.extract`).
 It answers greedily unless `temperature` is set, so that a question has one verdict. Models that repeat themselves at 0
-(Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1) need another.
+(Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1) need another temperature.
 
-Cost, in judged tokens: two generations a comparison, n * opponents / 2 comparisons for n answers (each meets its
-neighbours in path order); in single mode two generations an answer. A budget reserves each at its longest
+Cost, in judged tokens: two generations per comparison, n * opponents / 2 comparisons for n answers (each is compared
+with its neighbours in path order); in single mode two generations per answer. A budget reserves each at its longest
 (`max_tokens`) until it ends; its FLOPs are not known in advance. Left out: a Bradley-Terry fit, debates.
 """
 
@@ -34,7 +34,7 @@ from ttc.session.thinking import Split, split_whole
 
 
 class JudgeScorer:
-    """See the module docstring. Verdicts are remembered per problem, so no question is asked twice."""
+    """See the module docstring. Verdicts are cached per problem, so no question is asked twice."""
 
     whole_answers = True
 
@@ -74,7 +74,7 @@ class JudgeScorer:
         return Price(fixed=most if answer_of(prompt) else 0, per_draw=most, calls=2 * questions)
 
     def release(self, problem_id: str) -> None:
-        """Forget the verdicts of a problem."""
+        """Drop the verdicts of a problem."""
         self._known.pop(problem_id, None)
 
     async def _compare(self, group: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
@@ -84,7 +84,8 @@ class JudgeScorer:
             for i, j in _ring(len(group), self._opponents)
             if answers[i] and answers[j] and answers[i] != answers[j]
         ]
-        # One order for a pair, whichever of the two comes first: both are asked, and the question is known again.
+        # One order for each pair, whichever comes first: both orders are asked, and a repeated pair is found in the
+        # cache.
         pairs = [(i, j) if answers[i] < answers[j] else (j, i) for i, j in pairs]
         questions = [compare(group[i].messages, answers[i], answers[j]) for i, j in pairs]
         distinct = list(dict.fromkeys(questions))
@@ -126,7 +127,7 @@ class JudgeScorer:
 
 @dataclass(slots=True)
 class _Opinion:
-    """What a judge thinks of a question, once it was asked; private to the judge, so it may change."""
+    """The judge's verdict on a question, once it was asked; private to the judge and mutable."""
 
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     formed: bool = False
@@ -134,7 +135,10 @@ class _Opinion:
 
 
 def _ring(num: int, opponents: int) -> list[tuple[int, int]]:
-    """Each of `num` meets its neighbours on a ring, `opponents` in all (an odd number is rounded up); no pair twice."""
+    """Pairs in which each of `num` meets its neighbours on a ring, `opponents` in total; no pair twice.
+
+    An odd number of opponents is rounded up.
+    """
     pairs = {
         (min(at, (at + step) % num), max(at, (at + step) % num))
         for step in range(1, min((opponents + 1) // 2, num // 2) + 1)
@@ -160,7 +164,7 @@ def _check(opponents: int, max_tokens: int, temperature: float, seed: int | None
 
 
 def judging(max_tokens: int, temperature: float, seed: int | None) -> Sampling:
-    """How a judge answers; raises ConfigError for a value out of range, and for chance without a seed."""
+    """The sampling of a judge; raises ConfigError for a value out of range, or a temperature without a seed."""
     at_least("judge", 1, max_tokens=max_tokens)
     within("judge", 0, 2, temperature=temperature)
     if temperature > 0 and seed is None:
@@ -169,7 +173,7 @@ def judging(max_tokens: int, temperature: float, seed: int | None) -> Sampling:
 
 
 def judging_model(*, model: str | None, runs_on: str, **_: object) -> list[InnerPart]:
-    """What a judge reads: its own model, where it has one."""
+    """The models that a judge reads: its own, if it has one."""
     from ttc.config.registry import ENGINES
 
     return [] if model is None else [InnerPart(ENGINES, f"{runs_on}:{model}")]
@@ -189,19 +193,19 @@ def judge(
     temperature: float = 0.0,
     seed: int | None = None,
 ) -> JudgeScorer:
-    """Rank answers by what a language model says of them.
+    """Rank answers by the verdicts of a language model.
 
     Args:
         model: the judge's own model, run on `runs_on`; absent: the generator judges.
         engine: the generator's engine, supplied by the command line.
-        runs_on: engine of a model of its own (see ttc list engines).
-        mode: pairwise compares the answers of one call, single asks of each whether it is right.
+        runs_on: engine of the judge's own model (see ttc list engines).
+        mode: pairwise compares the answers of one call, single asks whether each answer is right.
         opponents: pairwise: how many others each answer is compared with.
         max_tokens: cap on one verdict with its reasoning; a judge that is cut off abstains.
         thinking: the chat template's switch, for the judge.
         temperature: 0 is greedy, so that a question has one verdict; more for models that repeat themselves at 0
             (Qwen3 thinking: 0.6) or refuse it (OpenAI's reasoning models: 1).
-        seed: keys the chance of a temperature above 0, which needs one.
+        seed: keys the sampling at a temperature above 0, which needs one.
 
     Raises:
         ConfigError: neither a model nor an engine, or a parameter out of range.
@@ -224,7 +228,7 @@ _MARKERS = re.compile(
     r"<(?=[|｜/]|answer|problem|reference|rubric|[^<>\s]{1,40}>)|\[(?=/?(?-i:[A-Z][A-Z_]{2,20}|[gs]MASK)\])|◁(?=/?think)",
     re.IGNORECASE,
 )
-"""What begins a bracket of ours, or a token that ends a turn: </answer>, <|im_end|>, <end_of_turn>, [/INST]."""
+"""The start of a tag of our prompts, or of a token that ends a turn: </answer>, <|im_end|>, <end_of_turn>, [/INST]."""
 _WHOLE = {"a": "A", "b": "B", "tie": "tie"}
 
 _COMPARE = """You are comparing two answers to one problem. Which of them is right, or closer to being right? \
@@ -263,7 +267,7 @@ Is the answer {first} (A) or {second} (B)? Think it through briefly, then end wi
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One question in both orders; `one` puts what is judged first, or calls right A; `other` the other way round."""
+    """One question in both orders; `one` puts the judged answer first, or calls right A; `other` swaps them."""
 
     one: str
     other: str
@@ -288,7 +292,7 @@ def grade(messages: Sequence[Message], answer: str) -> Question:
 
 
 def verdict(reply: Split[str], finish_reason: FinishReason) -> Said | None:
-    """The last verdict behind the judge's thinking; None when there is none, or when the judge was cut off."""
+    """The last verdict after the judge's thinking; None when there is none, or when the judge was cut off."""
     start = answer_start(reply.answer)
     if finish_reason != "stop" or reply.inside or start is None:
         return None
@@ -298,12 +302,12 @@ def verdict(reply: Split[str], finish_reason: FinishReason) -> Said | None:
 
 
 def agreed(one: Said | None, other: Said | None) -> float | None:
-    """1 when both orders are for the first (or for right), 0 when both are against, 0.5 for two ties, else None."""
+    """1 if both orders favour the first (or right), 0 if both are against, 0.5 for two ties, else None."""
     return {("A", "B"): 1.0, ("B", "A"): 0.0, ("tie", "tie"): 0.5}.get((one or "", other or ""))
 
 
 def answer_of(prompt: Prompt) -> str:
-    """What is judged: the generated text behind the thinking; all of it while the thinking goes on."""
+    """The text to judge: the generated text after the thinking, or all of it while the thinking continues."""
     return prompt.generated_text[answer_start(prompt.generated_text) or 0 :].strip()
 
 
@@ -313,5 +317,5 @@ def problem_text(messages: Sequence[Message]) -> str:
 
 
 def harmless(text: str) -> str:
-    """Break what could end our own brackets or a turn of the chat template."""
+    """Break text that could end our own tags or a turn of the chat template."""
     return _MARKERS.sub(r"\g<0> ", text)

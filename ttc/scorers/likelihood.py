@@ -2,8 +2,8 @@
 
 `mean_logprob`: the geometric mean probability of the sampled tokens, exp(mean log p), in (0, 1]. `self_certainty`: mean
 KL divergence from uniform to the model's distribution (Kang et al. 2025, "Scalable Best-of-N Selection via
-Self-Certainty"), in nats, >= 0. Injected tokens have no log-probability and do not count. Both are read from what the
-engine reported while sampling. Left out: Borda voting over ranks.
+Self-Certainty"), in nats, >= 0. Injected tokens have no log-probability and do not count. Both are computed from what
+the engine reported while sampling. Left out: Borda voting over ranks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class LikelihoodScorer:
     """See the module docstring."""
 
     def __init__(self, measure: Literal["mean_logprob", "self_certainty"]) -> None:
-        """`measure` picks the column that is averaged."""
+        """`measure` selects the value that is averaged."""
         self._measure = measure
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
-        """Average each prompt's sampled tokens; an engine without log-probabilities gives no verdict."""
+        """Average over each prompt's sampled tokens; no verdict from an engine without log-probabilities."""
         return [self._score(prompt) for prompt in prompts]
 
     def _score(self, prompt: Prompt) -> Score:
@@ -37,7 +37,7 @@ class LikelihoodScorer:
         return Score(mean if self._measure == "self_certainty" else math.exp(mean))
 
     def release(self, problem_id: str) -> None:
-        """Nothing is kept."""
+        """Do nothing: no state is kept."""
 
 
 @reads_logprobs

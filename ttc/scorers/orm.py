@@ -1,11 +1,11 @@
 """Outcome reward models: one score for a whole answer.
 
 Cobbe et al. 2021, "Training Verifiers to Solve Math Word Problems". Sequence classifiers, Qwen2.5-Math-RM and RLHFlow's
-ORMs are recognised by name or architecture (`ttc/scorers/adapters`), each in its own chat format and by its own
-tokenizer. Cost: the problem once, every answer once, in scored tokens; Llama, Mistral, Qwen2 and Qwen3 run in the
-embedded core, other sequence classifiers through transformers' own module, which reads the whole conversation for
-every answer. `backend=http` asks a vLLM server (`reward_models.server`); whole conversations are then charged. Meant
-for whole answers (best-of-n); in a tree search it sees unfinished ones, which it was not made for.
+ORMs are recognised by name or architecture (`ttc/scorers/adapters`), each with its own chat format and tokenizer. Cost:
+the problem once, every answer once, in scored tokens; Llama, Mistral, Qwen2 and Qwen3 run in the embedded core, other
+sequence classifiers in transformers' own module, which reads the whole conversation for every answer. `backend=http`
+uses a vLLM server (`reward_models.server`); whole conversations are then charged. Meant for whole answers (best-of-n);
+a tree search gives it unfinished ones, for which it was not trained.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def orm(
         adapter: the format of a public family (see ttc/scorers/adapters), or file.py:function; absent: recognised.
 
     Raises:
-        ConfigError: no model, or one that is no outcome reward model.
+        ConfigError: no model, or one that is not an outcome reward model.
     """
     from ttc.engines.shared.folder import resolve
     from ttc.engines.shared.shape import read_config, supported

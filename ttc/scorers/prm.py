@@ -1,16 +1,16 @@
 """Process-reward models: a score for every step, in process, on vLLM, or on a server.
 
-Lightman et al. 2023, "Let's Verify Step by Step"; Uesato et al. 2022. The public families are described one a file in
-`ttc/scorers/adapters`: they are recognised by name or architecture (`adapter=NAME` says it), read problem and steps in
-their own format through their own tokenizer, and so work beside any generator. A model with the generator's tokenizer
-needs no adapter: its config.json says in `ttc_prm` how it is read, as a token classifier (label), as a language model
-that says a good token or a bad one (token), or as the likelihood of the path under a better model (likelihood).
+Lightman et al. 2023, "Let's Verify Step by Step"; Uesato et al. 2022. Each public family has an adapter in
+`ttc/scorers/adapters`: they are recognised by name or architecture (or set by `adapter=NAME`), read problem and steps
+in their own format with their own tokenizer, and so work with any generator. A model with the generator's tokenizer
+needs no adapter: `ttc_prm` in its config.json states how it is read, as a token classifier (label), as a language model
+that answers with a good or a bad token (token), or as the likelihood of the path under a better model (likelihood).
 
-Cost, in scored tokens: `embedded` computes each new token of a path once, what all paths share once per problem
-(scoring whole prefixes anew would cost about 8x more at ten steps). `vllm` reads its prefix cache, so each step costs
-its own tokens and what its last cache block lacks (up to block size - 1). `http` costs the same where the server is
-started for it (`reward_models.server`). Left out: generative reward models that write a critique (`judge` does), models
-that need remote code.
+Cost, in scored tokens: `embedded` computes each new token of a path once, and the common part of all paths once per
+problem (scoring whole prefixes again would cost about 8x more at ten steps). `vllm` uses its prefix cache, so each step
+costs its own tokens and those of the last incomplete cache block (up to block size - 1). `http` costs the same if the
+server is started for it (`reward_models.server`). Left out: generative reward models that write a critique (see
+`judge`), models that need remote code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _check(
 
 
 def _reading(**options: object) -> dict[str, Any]:
-    """Those options that were given, of the ones that say how a model's scores are read; an adapter says it too."""
+    """The given options that determine how a model's scores are read; an adapter determines them, too."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -101,10 +101,10 @@ def prm(
         bad: see good.
         positive_label: without adapter: index of the label that means correct.
         beta: without adapter: power of the likelihood.
-        engine: the generator's engine, supplied by the command line; without adapter its ids are checked, and not used.
+        engine: the generator's engine, supplied by the command line; without adapter its ids are checked, not used.
 
     Raises:
-        ConfigError: a model, adapter or tokenizer, the generator's too, that do not fit together; before any scoring.
+        ConfigError: a model, adapter or tokenizer (also the generator's) that do not match; before any scoring.
         MissingExtra: backend=vllm without vLLM.
     """
     if isinstance(options, StepsOverHttp) and options.protocol == "steps":

@@ -2,9 +2,9 @@
 
 `noise` 0 is a perfect scorer; otherwise the score of a step is sigmoid(signal * z + noise * eta), with z = +1 on track,
 -1 off track and +2 where the path deceives, and eta an AR(1) chain (rho 0.8) along the steps, so that siblings share
-part of their error. A step of a thinker counts as on track once the answer is found. Like a trained model it has no
-randomness of its own: the noise is a function of the problem and of the path's words, and those come from the seed of
-the run. Costs one scored token per new token.
+part of their error. A step of a thinker counts as on track once the answer is found. Like a trained model it is
+deterministic: the noise is a function of the problem and of the path's text, which depends on the seed of the run.
+Costs one scored token per new token.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SimulatedScorer:
         return Price(len(ids) - self._known(prompt, ids), 1)
 
     def _known(self, prompt: Prompt, ids: tuple[int, ...]) -> int:
-        """Tokens that were scored on the way to this place; what other places spell alike depends on the schedule."""
+        """Tokens that were scored on the way to this place; equal text at other places would depend on the schedule."""
         seen, path = self._seen.setdefault(prompt.problem_id, {}), prompt.path
         above = (seen.get(path[:size], ()) for size in range(len(path), -1, -1))
         return next((len(before) for before in above if before and ids[: len(before)] == before), 0)
@@ -60,7 +60,7 @@ class SimulatedScorer:
         on_usage(Usage(scored=len(ids) - scored_before))
         values, eta, state = [], 0.0, ""
         for index, step in enumerate(steps):
-            state = step[0] if step[0] in _Z else state  # the boxed answer stands where the path ended
+            state = step[0] if step[0] in _Z else state  # the boxed answer has the state in which the path ended
             z = _Z.get(state, 1.0)
             if self._noise == 0:
                 values.append(1.0 if z == 1.0 else 0.0)
@@ -75,7 +75,7 @@ class SimulatedScorer:
         return Score(values[-1], tuple(values))
 
     def release(self, problem_id: str) -> None:
-        """Forget what was scored for a problem."""
+        """Drop the scores of a problem."""
         self._seen.pop(problem_id, None)
 
 

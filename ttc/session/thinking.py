@@ -351,7 +351,7 @@ async def controlled(
 
     `sampling.max_tokens` caps the kept sampled tokens over all segments, `max_calls` their number, `room` the ids
     including injected ones (None: no such cap). Stops apply in every segment, but `answer_stops` only in the answer.
-    `on_held` is told whether the engine's own cap or counting ids held the budget. `generate` draws a segment (None:
+    `on_held` receives whether the engine's own cap or counting ids held the budget. `generate` draws a segment (None:
     the engine does).
     """
     capabilities = engine.capabilities

@@ -45,7 +45,7 @@ async def adaptive(
     """Return the majority answer of as many samples as it takes to be sure of it.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         n: most samples.
         rule: beta and dirichlet stop when the leader is the majority with probability `threshold`, against the

@@ -35,7 +35,7 @@ async def aggregate(
     """Return the majority answer of the last round that gave one.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         n: size of the population.
         k: answers that each aggregation is shown.

@@ -50,7 +50,7 @@ async def auto(
     """Return the answer of as many draws as the plan gives to problems like this one.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         plan: file that `ttc calibrate` wrote; only a run with a `total` can do without.
         tokens: mean tokens a problem.

@@ -42,7 +42,7 @@ async def best_of_n(
     A candidate without a final answer or a score is only chosen if no other can be; without any score, they vote.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         scorer: ranks complete paths; higher is better.
         n: number of samples.

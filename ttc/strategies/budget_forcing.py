@@ -28,7 +28,7 @@ async def budget_forcing(
     """Return one completion whose thinking was kept between two bounds.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine; its thinking control applies where a parameter below is absent.
         max_thinking: most tokens inside the think block; then the hand-over sentence follows. The session's cap holds,
             too (0 where its thinking is off): the smaller counts.

@@ -55,7 +55,7 @@ async def confidence(
     """Return the answer that the confident traces vote for.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         n: most traces.
         warmup: traces that run to their end and set the threshold.

@@ -17,7 +17,7 @@ async def direct(problem: Problem, session: Session, *, temperature: float | Non
     """Return a single completion.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         temperature: overrides the run's; 0 is greedy.
     """

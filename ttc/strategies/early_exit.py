@@ -46,7 +46,7 @@ async def early_exit(
     """Return one completion that was ended as soon as its answer was clear.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         rule: confidence looks at one probe's probability, stable at the agreement of several.
         threshold: geometric mean probability at which confidence exits.

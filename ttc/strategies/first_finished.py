@@ -24,7 +24,7 @@ async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: i
     """Return the majority answer of the m draws that finish with the fewest tokens.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         n: draws that are started (k in the paper).
         m: draws that are waited for.

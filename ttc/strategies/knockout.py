@@ -31,7 +31,7 @@ async def knockout(
     """Return the answer that wins its matches.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         n: answers that enter.
         k: comparisons of each pair by the model itself.

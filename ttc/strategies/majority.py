@@ -21,7 +21,7 @@ async def majority(problem: Problem, session: Session, *, n: int = 16, of: Strat
     """Return the answer of the largest equivalence class among n samples.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         n: number of samples.
         of: the strategy that makes each sample; absent: a draw.

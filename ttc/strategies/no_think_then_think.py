@@ -25,7 +25,7 @@ async def no_think_then_think(
     """Return the vote of n samples without thinking, or of m with thinking if those did not agree.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         n: samples without thinking.
         m: samples with thinking, if they are needed.

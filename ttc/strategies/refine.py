@@ -49,7 +49,7 @@ async def refine(
     """Return the last answer of a chain of revisions.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         rounds: most revisions.
         feedback: sums, scorer or self; see the module.

@@ -39,7 +39,7 @@ async def tools(
     """Return the majority answer of n episodes with tools.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         tools: which, NAME or NAME:KEY=VALUE each.
         n: episodes.

@@ -54,7 +54,7 @@ async def tree(
     """Search over steps and return the answer that the leaves agree on.
 
     Args:
-        problem: what is asked.
+        problem: the question.
         session: the metered engine.
         scorer: scores unfinished and finished paths; higher is better.
         n: live candidate paths.

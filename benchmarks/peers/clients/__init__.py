@@ -1,1 +1,1 @@
-"""One file a system: it reads a job, asks its system, and writes texts and the system's own counts."""
+"""One file per system: it reads a job, runs the system, and writes texts and the system's own counts."""

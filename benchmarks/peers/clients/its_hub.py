@@ -1,7 +1,7 @@
 """its_hub 1.2: its own client, its algorithms, and the packaged reward model behind its interface.
 
-Steps have at most `step_tokens` tokens and end at an empty line, as its own examples have them. Its interface of
-reward models has no paths, so every call scores whole prefixes anew.
+Steps have at most `step_tokens` tokens and end at an empty line, as in its own examples. Its interface of reward models
+has no paths, so every call scores whole prefixes again.
 """
 
 from __future__ import annotations

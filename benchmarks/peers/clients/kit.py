@@ -1,9 +1,9 @@
-"""What the clients share, with nothing but the standard library: the job, the clock, and the result.
+"""Common parts of the clients, with the standard library only: the job, the timing, and the result.
 
 A job is a JSON object: `url` (without /v1), `model`, `folder` (tokenizer), `problems` ([{id, question}], no targets),
-`algorithm`, `n`, `temperature`, `max_tokens`, `concurrency`, `scorer` ("prm" or "constant"), and what a system needs
-besides. A client's `solve(job, tally)` returns a text for each problem. The clock runs from the first request to the
-last answer: imports, models and proxies are made before it, in `prepare`.
+`algorithm`, `n`, `temperature`, `max_tokens`, `concurrency`, `scorer` ("prm" or "constant"), and any other fields of a
+system. A client's `solve(job, tally)` returns a text for each problem. The time is from the first request to the last
+answer: imports, models and proxies are set up before, in `prepare`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """lm-eval's self-consistency: `repeats` of a generation task, a filter for the number, `majority_vote`.
 
-One request a repeat. The task is a file of a few lines, as its own `gsm8k-cot-self-consistency` has it. lm-eval 0.4.13
-sends the seed 1234 with every request, so that a server that heeds seeds draws the same text for every repeat: that is
-the algorithm `majority_as_shipped`. `majority` takes the seed out by a line of the task.
+One request per repeat. The task is a file of a few lines, like its own `gsm8k-cot-self-consistency`. lm-eval 0.4.13
+sends the seed 1234 with every request, so that a server that uses seeds samples the same text for every repeat: that is
+the algorithm `majority_as_shipped`. `majority` removes the seed by a line of the task.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""optillm: its proxy stands before the server, and any client of OpenAI's API asks it."""
+"""optillm: its proxy in front of the server, used by a client of OpenAI's API."""
 
 from __future__ import annotations
 

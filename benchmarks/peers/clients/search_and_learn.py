@@ -1,7 +1,7 @@
-"""search-and-learn's loops, unchanged, over the server: `Served` stands for `vllm.LLM`, which they call.
+"""search-and-learn's loops, unchanged, over the server: `Served` replaces `vllm.LLM`, which they call.
 
-Its system prompt and its Llama template give way to those of the server's model. Beam search takes one problem at a
-time, as its configuration demands; DVTS takes `search_batch_size` problems in lock-step.
+Its system prompt and its Llama template are replaced by those of the server's model. Beam search processes one problem
+at a time, as its configuration requires; DVTS processes `search_batch_size` problems in lock-step.
 """
 
 from __future__ import annotations

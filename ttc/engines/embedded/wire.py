@@ -19,8 +19,8 @@ __all__ = [
     "Abort",
     "Call",
     "CallEnd",
+    "Drop",
     "Generate",
-    "Leave",
     "Load",
     "NewTokens",
     "Report",
@@ -63,14 +63,14 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Drop:
     """`SearchAware.prune`, or `release` without a path; it has no answer."""
 
     problem_id: str
     path: Path | None
 
 
-Call: TypeAlias = Generate | ScoreCall | Load | Abort | Leave
+Call: TypeAlias = Generate | ScoreCall | Load | Abort | Drop
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,35 +160,24 @@ class Client:
 
     async def _chunks(self, response: ClientResponse) -> AsyncGenerator[Chunk, None]:
         """The JSON objects of an event stream, up to `[DONE]` or its end; or the single object sent instead of one."""
-        rest = b""
-        lines: list[bytes] = []
-        is_begun = False
+        events = _Events()
         while True:
             with self._lost():
                 part = await response.content.readany()
-            if not is_begun and (rest + part).removeprefix(BOM_UTF8).lstrip().startswith(b"{"):
-                yield self._answered(self._object(rest + part + await self._whole(response, MAX_EVENT)))
+            if events.opens_object(part):
+                yield self._answered(self._object(events.rest + part + await self._whole(response, MAX_EVENT)))
                 return
             with self._lost():
-                if len(rest) + len(part) > MAX_EVENT:
-                    raise EngineError("an event is too long")
-            *whole, rest = (rest + part).split(b"\n") if part else (rest, b"", b"")
-            for line in whole:
-                line = line.rstrip(b"\r") if is_begun else line.rstrip(b"\r").removeprefix(BOM_UTF8)
-                if line.startswith(b"data:"):
-                    is_begun = True
-                    lines.append(line[5:].removeprefix(b" "))
-                elif not line and lines:
-                    data = b"\n".join(lines)
-                    lines.clear()
-                    if data.startswith(b"[DONE]"):
-                        await _drained(response)
-                        return
-                    yield self._chunk(data)
+                complete = events.feed(part)
+            for data in complete:
+                if data.startswith(b"[DONE]"):
+                    await _drained(response)
+                    return
+                yield self._chunk(data)
             if not part:
-                if not is_begun:
-                    raise Transient(EngineError(no_events(self._url, response.content_type)))
-                return
+                break
+        if not events.is_begun:
+            raise Transient(EngineError(no_events(self._url, response.content_type)))
 
     def _answered(self, answer: Chunk) -> Chunk:
         """Return a whole answer; raises Transient unless it is one."""
@@ -250,6 +239,44 @@ class Client:
 
     def _unreadable(self, words: str) -> Transient:
         return Transient(EngineError(f"{self._url} sent something unreadable: {self._access.hide(words)}"))
+
+
+class _Events:
+    """Splits a stream of bytes into the data of its server-sent events."""
+
+    def __init__(self) -> None:
+        self.rest = b""
+        """Bytes after the last complete line."""
+        self.is_begun = False
+        """Whether a line with data has come."""
+        self._lines: list[bytes] = []
+
+    def opens_object(self, part: bytes) -> bool:
+        """Whether the stream begins with a JSON object instead of an event, if `part` comes next."""
+        return not self.is_begun and (self.rest + part).removeprefix(BOM_UTF8).lstrip().startswith(b"{")
+
+    def feed(self, part: bytes) -> list[bytes]:
+        """Add a part, or b"" at the end of the stream; returns the data of the events that it completes.
+
+        Raises:
+            EngineError: a line is too long.
+        """
+        if len(self.rest) + len(part) > MAX_EVENT:
+            raise EngineError("an event is too long")
+        *lines, self.rest = (self.rest + part).split(b"\n") if part else (self.rest, b"", b"")
+        return [data for data in map(self._add, lines) if data is not None]
+
+    def _add(self, line: bytes) -> bytes | None:
+        """Add a line; returns the data of the event that it ends, if any."""
+        line = line.rstrip(b"\r") if self.is_begun else line.rstrip(b"\r").removeprefix(BOM_UTF8)
+        if line.startswith(b"data:"):
+            self.is_begun = True
+            self._lines.append(line[5:].removeprefix(b" "))
+        elif not line and self._lines:
+            data = b"\n".join(self._lines)
+            self._lines.clear()
+            return data
+        return None
 
 
 def no_events(url: str, content_type: str) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ttc import seeds
-from ttc.core import FILTERED, FinishReason, Logprobs, Prices, Prompt, Sampling, ThinkState, mended
+from ttc.core import FILTERED, FinishReason, Logprobs, Prices, Prompt, Sampling, ThinkState, join_surrogates
 from ttc.engines.openai.client import Chunk
 from ttc.engines.shared.balance import Transient
 from ttc.engines.shared.tokens import check_seed
@@ -414,7 +414,7 @@ class TextReader:
         """See `Reader`."""
         if self._count is None:
             return max(self._chunks, self._tail.server.generated or 0)
-        return self._count(mended("".join(self._content))) + self._count(mended("".join(self._reasoning)))
+        return sum(self._count(join_surrogates("".join(parts))) for parts in (self._content, self._reasoning))
 
     def add(self, chunk: Chunk) -> tuple[bool, tuple[int, ...]]:
         """See `Reader`; the server alone decides where the text ends."""
@@ -431,7 +431,7 @@ class TextReader:
 
     def result(self) -> Outcome:
         """See `Reader`."""
-        reason, content = self._tail.reason(), mended("".join(self._content))
+        reason, content = self._tail.reason(), join_surrogates("".join(self._content))
         stop = self._tail.finish if reason == "abort" else None
         if self._refused and reason == "stop":
             reason, stop = "abort", FILTERED
@@ -442,7 +442,7 @@ class TextReader:
             content = content.removesuffix(eos) if stop == "eos" else content
         server = self._tail.server
         num = server.generated or self.num_streamed
-        text = _joined(mended("".join(self._reasoning)), content, self._inside)
+        text = _joined(join_surrogates("".join(self._reasoning)), content, self._inside)
         parts = split_text(text, self._inside)
         return Outcome(
             text=text,

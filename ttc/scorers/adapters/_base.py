@@ -1,8 +1,8 @@
-"""What an adapter is: a small frozen description of one family of reward models.
+"""The interface of an adapter: a small frozen description of one family of reward models.
 
-An adapter writes problem and steps as text in the reward model's own format, cut into segments that are tokenised each
-on its own, and marks the places where scores are read: a mark is the character at which a token must end. Everything
-else (which tokens, how much of them is new, the arithmetic) is the scorer's.
+An adapter writes problem and steps as text in the reward model's own format, cut into segments that are tokenised
+separately, and marks where scores are read: a mark is the character at which a token must end. Everything else (which
+tokens, how many of them are new, the arithmetic) is done by the scorer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ttc.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TextSegment:
-    """Text that is tokenised on its own, and the ends (characters, exclusive) of the tokens where scores are read.
+    """Text that is tokenised separately, and the ends (characters, exclusive) of the tokens where scores are read.
 
     `special` lets the tokenizer add its beginning-of-sequence token in front.
     """
@@ -30,7 +30,7 @@ class TextSegment:
 
 
 class ChatTemplate(Protocol):
-    """What an adapter may ask of the reward model's tokenizer."""
+    """The methods of the reward model's tokenizer that an adapter may call."""
 
     @property
     def bos(self) -> str:
@@ -38,7 +38,7 @@ class ChatTemplate(Protocol):
         ...
 
     def apply(self, messages: Sequence[Message], *, generation: bool = False) -> str:
-        """Apply the chat template; `generation` adds what opens an answer. Raises ConfigError without a template."""
+        """Apply the chat template; `generation` adds the start of an answer. Raises ConfigError without a template."""
         ...
 
 
@@ -46,7 +46,7 @@ class Render(Protocol):
     """Writes a problem and its steps so far; one mark per step, in order."""
 
     def __call__(self, chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str]) -> list[TextSegment]:
-        """`messages` is the problem as the generator got it, `steps` has at least one text."""
+        """`messages` is the problem as the generator received it, `steps` has at least one text."""
         ...
 
 
@@ -85,7 +85,7 @@ def question_of(messages: Sequence[Message]) -> str:
 
 
 def conversation(messages: Sequence[Message], system: str | None) -> list[Message]:
-    """The turns of the problem under the reward model's own system message (None: what its template does)."""
+    """The turns of the problem after the reward model's own system message (None: the template's default)."""
     turns = [message for message in messages if message.role != "system"]
     return turns if system is None else [Message("system", system), *turns]
 

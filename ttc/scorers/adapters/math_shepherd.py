@@ -1,8 +1,8 @@
-"""Math-Shepherd (Mistral 7B): a language model that says `+` or `-` at a tag after every step.
+"""Math-Shepherd (Mistral 7B): a language model that answers `+` or `-` at a tag after every step.
 
 Wang et al. 2024, "Math-Shepherd: Verify and Reinforce LLMs Step-by-step without Human Annotations" (arXiv 2312.08935).
 Format of the model card (huggingface.co/peiyi9979/math-shepherd-mistral-7b-prm): question, a space, and steps that each
-end with ` ки`, one a line; the score is softmax(`+`, `-`) of the logits at that token. The paper takes the minimum.
+end with ` ки`, one per line; the score is softmax(`+`, `-`) of the logits at that token. The paper takes the minimum.
 """
 
 from __future__ import annotations

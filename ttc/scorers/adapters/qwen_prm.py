@@ -21,7 +21,7 @@ SYSTEM = "Please reason step by step, and put your final answer within \\boxed{}
 def render(
     chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str], *, system: str | None, name: str
 ) -> list[TextSegment]:
-    """Write one answer with a tag after every step, cut behind the last tag."""
+    """Write one answer with a tag after every step, cut after the last tag."""
     answer = Message("assistant", "".join(step + TAG for step in steps))
     text = chat.apply([*conversation(messages, system), answer])
     marks = marks_of(text, TAG, len(steps), name)

@@ -2,7 +2,7 @@
 
 Zou et al. 2025, "ReasonFlux-PRM: Trajectory-Aware PRMs for Long Chain-of-Thought Reasoning in LLMs" (arXiv 2506.18896).
 Format of the model card (huggingface.co/Gen-Verse/ReasonFlux-PRM-7B). Its architecture is Qwen2.5-Math-PRM's, so it is
-told from it by name. Left out: ReasonFlux-PRM-1.5B, whose scalar head is in a checkpoint of the authors' own layout.
+recognised by name. Left out: ReasonFlux-PRM-1.5B, whose scalar head is in a checkpoint of the authors' own layout.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""RLHFlow's Llama3.1-8B-PRM (Deepseek-Data, Mistral-Data): a chat in which the assistant judges one step a turn.
+"""RLHFlow's Llama3.1-8B-PRM (Deepseek-Data, Mistral-Data): a chat in which the assistant judges one step per turn.
 
 Dong et al. 2024, "RLHF Workflow" (arXiv 2405.07863); Xiong et al. 2024, "An Implementation of Generative PRM". Format
-of github.com/RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py: each step is a user turn, the first one behind the
-question, and each is answered by `+`; the score is softmax(`+`, `-`) of the logits that predict that answer, which is
-where the turn of the assistant opens. The authors average the steps.
+of github.com/RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py: each step is a user turn, the first one after the
+question, and each is answered by `+`; the score is softmax(`+`, `-`) of the logits that predict that answer, at the
+start of the assistant's turn. The authors average the steps.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Outcome reward models that are sequence classifiers (`*ForSequenceClassification`), read at the last token.
 
-The common form of public reward models (Skywork-Reward, RLHFlow's and others): the conversation through the model's
-own chat template, one linear output at its last token; with one output its sigmoid is the score (Bradley-Terry), with
-two label 1 of a softmax. The tokenizer's beginning of sequence is the template's business.
+The common form of public reward models (Skywork-Reward, RLHFlow's and others): the conversation through the model's own
+chat template, one linear output at its last token; with one output its sigmoid is the score (Bradley-Terry), with two
+it is label 1 of a softmax. The beginning-of-sequence token is left to the template.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FAMILIES = {
     "olmo2": "Olmo2", "smollm3": "SmolLM3", "stablelm": "StableLm", "starcoder2": "Starcoder2", "gpt_neox": "GPTNeoX",
     "gpt2": "GPT2", "falcon": "Falcon", "bloom": "Bloom", "opt": "OPT",
 }  # fmt: skip
-"""Type of model in config.json, and how transformers calls its classes."""
+"""The model type in config.json, and the prefix of transformers' class names."""
 
 
 def render(

@@ -1,9 +1,9 @@
 """Skywork-o1-Open-PRM (Qwen2.5 1.5B and 7B): a value head, read at the line break after every line.
 
 He et al. 2024, "Skywork-o1 Open Series". Format of github.com/SkyworkAI/skywork-o1-prm-inference (io_utils.py and
-prm_model.py in model_utils): beginning of sequence, question and a line break; then every line tokenised on its own,
+prm_model.py in model_utils): beginning of sequence, question and a line break; then every line tokenised separately,
 followed by the token of a line break, at which the sigmoid of the value head `v_head.summary` is the score. Empty
-lines, which the reference code counts as steps, are left out. vLLM has no code for the head: run it in process.
+lines, which the reference code counts as steps, are left out. vLLM does not support the head: run it in process.
 """
 
 from __future__ import annotations

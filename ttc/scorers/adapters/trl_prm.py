@@ -1,10 +1,10 @@
 """Reward models trained with TRL's PRMTrainer: token classifiers, read at the separator after every step.
 
 Format of huggingface/trl, `PRMTrainer.tokenize_row`: beginning of sequence where the tokenizer has one, the prompt,
-then every step followed by the separator, each tokenised on its own; the score is label 1 of a softmax over two labels
-at the separator's last token. Many public models (HuggingFaceH4/Qwen2.5-Math-7B-Instruct-PRM-0.2, the SHARP-PRM series)
-are such. Ask for it by `adapter=trl_prm`: a token classifier alone does not say how it was trained. The separator is
-TRL's default, a line break, and so is the end of a step.
+then every step followed by the separator, each tokenised separately; the score is label 1 of a softmax over two labels
+at the separator's last token. Many public models are of this kind (HuggingFaceH4/Qwen2.5-Math-7B-Instruct-PRM-0.2, the
+SHARP-PRM series). Set `adapter=trl_prm` for them: a token classifier does not state how it was trained. The separator
+is TRL's default, a line break, which also ends a step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which adapter serves a model: named by the user, or recognised by its name or by the architecture in config.json."""
+"""The adapter of a model: named by the user, or recognised by the model's name or the architecture in config.json."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ADAPTERS = Registry(
 
 
 def load_adapter(name: str, config: Mapping[str, Any] | None, where: str, *, outcome: bool) -> Adapter:
-    """Return the adapter called `name`, checked against the model's configuration when there is one.
+    """Return the adapter called `name`, checked against the model's config if there is one.
 
     Raises:
-        ConfigError: no such adapter, one for another family, or one that scores whole answers where steps are asked.
+        ConfigError: no such adapter, one for another family, or one for whole answers where step scores are needed.
     """
     adapter = _adapter(name)
     if adapter.outcome != outcome:
@@ -36,7 +36,7 @@ def load_adapter(name: str, config: Mapping[str, Any] | None, where: str, *, out
 
 
 def recognise(model: str, folder: Path, config: Mapping[str, Any], *, outcome: bool) -> Adapter | None:
-    """Return the adapter that knows this model by its name, else by its architecture; None when none does."""
+    """Return the adapter that recognises this model by its name, else by its architecture; None if none does."""
     own_names = _names(model, folder, config)
     adapters = [_adapter(name) for name in ADAPTERS.names()]
     serving = [a for a in adapters if a.outcome == outcome and config.get("model_type") in a.families]
@@ -48,7 +48,7 @@ def recognise(model: str, folder: Path, config: Mapping[str, Any], *, outcome: b
 
 
 def step_adapters() -> str:
-    """The names of all adapters that score steps, for messages."""
+    """The names of all adapters that score steps, for error messages."""
     return ", ".join(name for name in ADAPTERS.names() if not _adapter(name).outcome)
 
 
@@ -58,7 +58,7 @@ def _adapter(name: str) -> Adapter:
 
 
 def _names(model: str, folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """What the model is called: its spec's last part, its folder, and its repository in a hub cache."""
+    """The names of the model: its spec's last part, its folder, and its repository in a hub cache."""
     cached = [part for part in folder.parts if part.startswith("models--")]
     own_name = str(config.get("_name_or_path") or "")
     return [name.lower() for name in (model.rstrip("/").rpartition("/")[2], folder.name, *cached, own_name)]

@@ -1,4 +1,4 @@
-"""Where a reward model computes: one options class for each backend, told apart by `backend`.
+"""Where a reward model computes: one options class for each backend, selected by `backend`.
 
 The scorers `prm` and `orm` take one of them as their `options`; an option of another backend is refused, not ignored.
 """
@@ -19,10 +19,10 @@ class EmbeddedCore:
         device: embedded: auto, cpu or cuda.
         dtype: embedded, vllm: auto, bfloat16 or float32.
         threads: embedded, vllm: compute threads.
-        max_context: embedded, vllm: a limit below the model's own.
-        batch_invariant: embedded: what is scored together cannot change a single bit of a score on one machine; slower.
+        max_context: embedded, vllm: a limit below the model's own, in tokens.
+        batch_invariant: embedded: scores do not depend, bit for bit, on what is scored together on one machine; slower.
         kv_bytes: embedded on a GPU: memory for keys and values; absent: four fifths of what the engine, its own weights
-            and scratch leave. What is forgotten for lack of it is computed again.
+            and scratch memory leave. Evicted keys and values are computed again.
     """
 
     backend: Literal["embedded"] = "embedded"
@@ -44,7 +44,7 @@ class InVllm:
     """In this process, by vLLM.
 
     Args:
-        gpu_memory_utilization: vllm: share of the GPU's memory it may take.
+        gpu_memory_utilization: vllm: fraction of the GPU's memory it may use.
         kv_cache_bytes: vllm: memory of its cache; absent: what gpu_memory_utilization leaves, 2 GiB on a CPU.
     """
 
@@ -65,9 +65,9 @@ class OverHttp:
     """On a vLLM server of the model.
 
     Args:
-        base_url: http: where the server is, without /v1; several separated by commas share the work.
+        base_url: http: the server's address, without /v1; several separated by commas share the work.
         served_model: http: the model's name on the server; absent: the server's only one.
-        api_key_env: http: environment variable that holds the server's key; absent: it needs none.
+        api_key_env: http: environment variable with the server's key; absent: it needs none.
     """
 
     backend: Literal["http"] = "http"

@@ -1,15 +1,15 @@
 """Reward models in this process: a body, a reader of its hidden states, and the incremental scorer over them.
 
-A public model is read in its own format (`adapted`). One that reads the generator's own ids (`same_ids`) is this
-project's, or any other with the generator's tokenizer: nothing is tokenised again, and the model sees the generator's
-own chat template. The folder's config.json says in `ttc_prm` how it is read, or the user does. Three kinds: token
-classifiers (label), language models that say a good token or a bad one (token), and better language models, by how
-likely they find the path (likelihood).
+A public model is read in its own format (`adapted`). A model that reads the generator's own ids (`same_ids`) is one of
+this project, or any other with the generator's tokenizer: nothing is tokenised again, and the model sees the
+generator's own chat template. `ttc_prm` in the folder's config.json, or the user, states how it is read. There are
+three kinds: token classifiers (label), language models that answer with a good or a bad token (token), and better
+language models, by the likelihood of the path (likelihood).
 
-Only the tokens that no earlier call has seen are computed: the keys and values of a path are kept per problem, forked
-with it without a copy, and freed by `release`; concurrent calls are batched; what all paths of a problem share is
-computed once per problem. What the model reads is a `Layout`, how a score is read from hidden states a `ScoreReader`. A
-path continues the ancestor with which it shares the longest prefix of ids.
+Only tokens that no earlier call has seen are computed: the keys and values of a path are kept per problem, forked
+without a copy, and freed by `release`; concurrent calls are batched; the common part of a problem's paths is computed
+once. A `Layout` determines what the model reads, a `ScoreReader` how a score is read from hidden states. A path
+continues the ancestor with which it shares the longest prefix of ids.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def adapted(folder: Path, adapter: Adapter, place: EmbeddedCore, step_delimiter:
 class Reading:
     """Where and how a model's scores are read: config.json's `ttc_prm`, or the factory's parameters.
 
-    A step ends at `step_delimiter`; `step_tag` is inserted there when the model wants one. `kind` is label (probability
+    A step ends at `step_delimiter`; `step_tag` is inserted there if the model needs one. `kind` is label (probability
     of label `positive_label`), token (of the token `good` against `bad`) or likelihood (of the path against the model's
     own first choices, to the power `beta`).
     """
@@ -124,7 +124,7 @@ def _reader(
     where: str,
     explain: Callable[[ConfigError], str],
 ) -> ScoreReader:
-    """How `reading` is done with this model; `explain` says what a missing head means."""
+    """The reader for `reading` with this model; `explain` turns the error of a missing head into one for the user."""
     if reading.kind == "likelihood":
         if reading.step_tag is not None:
             raise ConfigError("prm kind=likelihood reads no step_tag")
@@ -142,7 +142,7 @@ def _reader(
 
 
 def _reading(stated: Mapping[str, Any], given: Mapping[str, Any], where: str) -> Reading:
-    """What the folder states, overridden by what the user gave."""
+    """The settings in the folder, overridden by the user's."""
     names = {spec.name for spec in fields(Reading)}
     if unknown := set(stated) - names:
         raise ConfigError(f"{where}: config.json ttc_prm has unknown keys {sorted(unknown)} (known: {sorted(names)})")
@@ -161,7 +161,7 @@ def same_ids(
     """The scorer of the model in `folder`; `given` are fields of `Reading` that the user set, `engine` the generator's.
 
     Raises:
-        ConfigError: a field that is none, a token that the tokenizer splits, a folder without such a head, or an engine
+        ConfigError: an unknown field, a token that the tokenizer splits, a folder without such a head, or an engine
             whose ids this tokenizer does not read as the engine's does.
     """
     reading = _reading(config.get("ttc_prm", {}), given, str(folder))
@@ -174,7 +174,7 @@ def same_ids(
     reader = _reader(reading, body, rest, tokens, str(folder), explain)
     tag = None if reading.step_tag is None else tokens.single("step_tag", reading.step_tag)
     layout = SameIds(tokens, body.dims.vocab, reading.step_delimiter, tag)
-    if engine is not None:  # another tokenizer is refused here, before anything is drawn
+    if engine is not None:  # another tokenizer is refused here, before anything is sampled
         layout.root(engine.render(_QUESTION, None))
     num_outputs = 2 if reading.kind == "label" else body.dims.vocab
     return IncrementalScorer(body, reader, layout, num_outputs=num_outputs, threads=place.threads)
@@ -183,7 +183,7 @@ def same_ids(
 # -- the scorer --------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
 class KnownPath:
-    """What is known of a path: ids, keys and values, scores by position, and the reader's memo at its end."""
+    """A computed path: its ids, keys and values, scores by position, and the reader's memo at its end."""
 
     ids: tuple[int, ...]
     handle: Segment | None
@@ -214,10 +214,10 @@ class PathUpdate:
 
 
 class ScoreReader(Protocol):
-    """Turns hidden states into scores. A memo is what a path must remember for its continuations."""
+    """Turns hidden states into scores. A memo is the state that a path's continuations need."""
 
     remembers: bool
-    """Whether a path can only be continued from its very end, since its memo belongs there."""
+    """Whether a path can only be continued from its very end, where its memo belongs."""
 
     def root(self, hidden: torch.Tensor) -> Any:
         """Memo of the root, from its hidden states (T, D)."""
@@ -250,7 +250,7 @@ class IncrementalScorer:
         self._threads, self._aggregation = threads, aggregation
         self.whole_answers = layout.whole_answers
         self._problems: dict[str, dict[Hashable, Paths]] = {}
-        self._busy: set[str] = set()  # problems of the batch that is computed
+        self._busy: set[str] = set()  # problems of the running batch
         self._batcher: Batcher[Prompt, Score] = Batcher("prm", self._compute)
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
@@ -258,7 +258,7 @@ class IncrementalScorer:
         return await self._batcher.submit(prompts, on_usage)
 
     def price(self, prompt: Prompt) -> Price:
-        """Exactly what is not yet known of `prompt`, and each new token with its tag."""
+        """Exactly the uncomputed tokens of `prompt`, and each new one with its tag."""
         model_input = self._layout.lay(prompt)
         if not model_input.ids:
             model_input = ModelInput(self._layout.root(prompt), ())
@@ -269,7 +269,7 @@ class IncrementalScorer:
         return Price(len(model_input.ids) - start, self._layout.per_token, context=start, shape=self._shape)
 
     def prune(self, problem_id: str, path: TreePath) -> None:
-        """Free the keys and values of a path and of all below it, after the batch in progress."""
+        """Free the keys and values of a path and of all below it, after the current batch."""
         self._batcher.later(self._forget, problem_id, path)
 
     def _forget(self, problem_id: str, path: TreePath) -> None:
@@ -278,7 +278,7 @@ class IncrementalScorer:
                 del paths[below]
 
     def release(self, problem_id: str) -> None:
-        """Free the keys and values of a problem, after the batch in progress."""
+        """Free the keys and values of a problem, after the current batch."""
         self._batcher.later(self._problems.pop, problem_id, None)
 
     # -- worker thread ---------------------------------------------------------------------------------------------
@@ -292,7 +292,7 @@ class IncrementalScorer:
     def _waves(
         self, ready: Sequence[tuple[WorkItem[Prompt, Score], ModelInput]]
     ) -> list[list[tuple[WorkItem[Prompt, Score], ModelInput]]]:
-        """Ancestors before what continues them, and all else at once: a wave is one batch of the model."""
+        """Divide paths into waves, each one batch of the model: ancestors come before paths that continue them."""
         waves: list[list[tuple[WorkItem[Prompt, Score], ModelInput]]] = []
         numbers: dict[tuple[str, Hashable, TreePath], int] = {}
         for job, model_input in sorted(ready, key=lambda entry: len(entry[0].item.path)):
@@ -307,7 +307,7 @@ class IncrementalScorer:
         return waves
 
     def _lay_out(self, batch: list[WorkItem[Prompt, Score]]) -> list[tuple[WorkItem[Prompt, Score], ModelInput]]:
-        """Lay out every path and compute missing roots, once each; a path that cannot be served fails alone."""
+        """Lay out every path and compute missing roots, once each; an invalid path fails alone."""
         ready: list[tuple[WorkItem[Prompt, Score], ModelInput]] = []
         missing: dict[tuple[str, Hashable], tuple[WorkItem[Prompt, Score], tuple[int, ...]]] = {}
         for job in batch:
@@ -347,7 +347,7 @@ class IncrementalScorer:
             self._problems.setdefault(problem_id, {})[key] = {(): root}
 
     def _plan(self, job: WorkItem[Prompt, Score], model_input: ModelInput) -> PathUpdate | None:
-        """Find the known path that goes furthest along this one, and what must be computed after it."""
+        """Find the computed path that shares the longest prefix with this one, and what must be computed after it."""
         prompt = job.item
         paths = self._problems[prompt.problem_id][self._layout.key(prompt)]
         own = paths.get(prompt.path)
@@ -369,14 +369,14 @@ class IncrementalScorer:
         return PathUpdate(job, model_input, paths, base, start, list(model_input.ids[start:]), reads)
 
     def _shared(self, known: KnownPath, model_input: ModelInput) -> int:
-        """How many ids of `known` serve this path: those in common, but no further than a score that is missing."""
+        """How many ids of `known` this path can reuse: the common ones, but not beyond a missing score."""
         num = common(known.ids, model_input.ids)
         if self._reader.remembers:
-            return num if num == len(known.ids) else -1  # the root always serves
+            return num if num == len(known.ids) else -1  # the root can always be reused
         return next((read for read in model_input.reads if read < num and read not in known.values), num)
 
     def _extend(self, works: list[PathUpdate]) -> None:
-        """Compute a wave: one batch for all paths that do not depend on each other, halves where memory runs out."""
+        """Compute a wave: one batch for all paths that do not depend on each other, halved when memory runs out."""
         shortage = self._compute_wave(works) if works else None
         if shortage is None:
             return
@@ -389,7 +389,7 @@ class IncrementalScorer:
         self._extend(works[half:])
 
     def _compute_wave(self, works: list[PathUpdate]) -> str | None:
-        """Returns what memory is short of, and then has computed nothing."""
+        """Compute a wave; where memory is short, compute nothing and return the reason."""
         from ttc.engines.embedded.core.prefill import memory_errors
 
         try:
@@ -407,10 +407,10 @@ class IncrementalScorer:
         return None
 
     def _grow(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
-        """`Body.extend`; where memory runs out, the oldest problem outside the batch pays by being computed again.
+        """`Body.extend`; where memory runs out, drop the oldest problem outside the batch.
 
-        Then the batch is halved, and for a single path the batch's own problems pay, oldest first: a batch may be of
-        more paths than memory holds.
+        It must then be computed again. After that the batch is halved, and for a single path the batch's own problems
+        are dropped, oldest first: a batch may have more paths than fit into memory.
         """
         from ttc.engines.embedded.core.prefill import memory_errors
 
@@ -422,7 +422,7 @@ class IncrementalScorer:
                 idle = next((problem_id for problem_id in self._problems if problem_id not in self._busy), None)
                 if idle is None and len(items) == 1 and not self._forget_scored():
                     raise
-            # not in the handler: what it handles holds the pages of the attempt
+            # after the handler, since the exception refers to the pages of the attempt
             if idle is not None:
                 del self._problems[idle]
             elif len(items) > 1:
@@ -430,13 +430,13 @@ class IncrementalScorer:
                 return self._grow(items[:half]) + self._grow(items[half:])
 
     def _forget_scored(self) -> bool:
-        """Forget what is known below the roots of the oldest problem that has such; returns whether there was one.
+        """Drop the computed paths below the roots of the oldest problem that has any; returns whether there was one.
 
-        What a path in work continues is kept by that path, and a later one starts from its root again.
+        A path in work keeps the ancestor that it continues, and a later one starts from its root again.
         """
         for layouts in self._problems.values():
             below = [(paths, place) for paths in layouts.values() for place in paths if place != ()]
-            for paths, place in below:  # in place: works of the batch write into these
+            for paths, place in below:  # in place, since the current batch writes into these
                 del paths[place]
             if below:
                 return True
@@ -456,7 +456,7 @@ class IncrementalScorer:
 
 @contextmanager
 def inference(threads: int) -> Iterator[None]:
-    """Compute without gradients on so many threads of the calling thread's pool."""
+    """Compute without gradients on `threads` threads of the calling thread's pool."""
     import torch
 
     before = torch.get_num_threads()
@@ -474,7 +474,7 @@ def _prefix(handle: Segment | None, num: int) -> Segment | None:
 
 # -- readers -----------------------------------------------------------------------------------------------------------
 class HeadReader:
-    """Reads a probability at the last token of a step (or at its tag) through `head`; nothing is remembered."""
+    """Reads a probability at the last token of a step (or at its tag) through `head`; has no memo."""
 
     remembers = False
 
@@ -482,7 +482,7 @@ class HeadReader:
         self._body, self._head = body, head
 
     def root(self, hidden: torch.Tensor) -> Any:
-        """Nothing."""
+        """None: there is no memo."""
         return None
 
     def read(self, works: Sequence[PathUpdate], hidden: Sequence[torch.Tensor]) -> list[tuple[tuple[float, ...], Any]]:
@@ -498,8 +498,8 @@ class HeadReader:
 class LikelihoodReader:
     """Reads exp(beta * sum of log p(token) / p(first choice)) over the sampled tokens of the path so far, in (0, 1].
 
-    A token that the model itself would have chosen costs nothing, one it finds absurd costs much, and a free choice
-    (which step first) costs little. Injected tokens, which have no log-probability in the prompt, do not count.
+    A token that is the model's own first choice costs nothing, an implausible one costs much, and a free choice (which
+    step first) costs little. Injected tokens, which have no log-probability in the prompt, do not count.
     """
 
     remembers = True
@@ -543,7 +543,7 @@ def label_head(
 ) -> Head:
     """The head of a folder, as one function to the probability of the positive label.
 
-    Three forms are known: one linear layer (`score`), two with a ReLU (`score.0`, `score.2`: the Qwen2.5-Math reward
+    There are three forms: one linear layer (`score`), two with a ReLU (`score.0`, `score.2`: the Qwen2.5-Math reward
     models) and a value head (`v_head.summary`). The arithmetic is in fp32.
     """
     import torch

@@ -1,12 +1,12 @@
-"""Scorers whose keys and values are elsewhere (a server, vLLM, transformers): only scores are remembered here.
+"""Scorers whose keys and values are elsewhere (a server, vLLM, transformers): only scores are stored here.
 
-A path is laid out as ids and the positions of its scores (`layouts`); scores that an ancestor had are not asked for
-again, so a step of a search asks only for its own score. The backend says how many tokens that costs, also in advance
-for a token budget: an upper bound as long as its prefix cache forgets nothing that was read.
+A path is laid out as ids and the positions of its scores (`layouts`); scores that an ancestor had are not requested
+again, so a step of a search requests only its own score. The backend states how many tokens that costs, also in advance
+for a token budget: an upper bound as long as its prefix cache evicts nothing that was read.
 
-Behind vLLM stands a prefix cache of whole blocks (`Blocks`). vLLM finds the longest run of whole blocks that it has
-seen, and always computes at least the last token, so the cost of a request is known from the paths that were sent
-before it. Left out: what other clients have put into the cache.
+vLLM has a prefix cache of whole blocks (`Blocks`). It finds the longest run of whole blocks that it has seen, and
+always computes at least the last token, so the cost of a request follows from the paths that were sent before it. Left
+out: what other clients have put into the cache.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Blocks:
         return cached
 
     def send(self, problem_id: str, ids: Sequence[int]) -> int:
-        """Remember `ids`; returns how many of them are computed."""
+        """Record `ids` as sent; returns how many of them are computed."""
         new = len(ids) - self.cached(problem_id, ids)
         self._seen.setdefault(problem_id, set()).update(key for _, key in self._keys(ids))
         return new
 
     def one_by_one(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
-        """Tokens that are computed when every one of `reads` (ascending) is a request that ends there."""
+        """Tokens that are computed if each of `reads` (ascending) is a request that ends there."""
         total, before = 0, 0
         for read in reads:
             cached = self.cached(problem_id, ids[: read + 1])
@@ -56,7 +56,7 @@ class Blocks:
         return total
 
     def from_the_end(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
-        """Tokens that are computed when a request tells all of `reads` behind its cached part, the last one first."""
+        """Tokens that are computed if a request returns all of `reads` after its cached part, the last one first."""
         total, missing = 0, list(reads)
         while missing:
             end = missing[-1] + 1
@@ -65,11 +65,11 @@ class Blocks:
         return total
 
     def release(self, problem_id: str) -> None:
-        """Forget a problem."""
+        """Drop a problem."""
         self._seen.pop(problem_id, None)
 
     def _keys(self, ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-        """End and key of each whole block; a key stands for all that leads to the block."""
+        """End and key of each whole block; a key identifies the block and everything before it."""
         if self._size is None:
             return
         key = 0
@@ -79,21 +79,20 @@ class Blocks:
 
 
 Known: TypeAlias = dict[tuple[Hashable, Path], tuple[ModelInput, dict[int, float]]]
-"""By rendering and path: what was read, and the scores by position."""
+"""By rendering and path: the input, and the scores by position."""
 
 
 class Backend(ABC):
-    """Reads scores from a model somewhere; reports every token it computed as `scored`.
+    """Reads scores from a model elsewhere; reports every token it computed as `scored`.
 
-    `max_context` is the most tokens of one path, None when only the server knows; `blocks` is what its prefix cache
-    holds.
+    `max_context` is the most tokens of one path, None when only the server knows it; `blocks` models its prefix cache.
     """
 
     max_context: int | None = None
     blocks: Blocks
 
     def cost(self, problem_id: str, ids: Sequence[int], reads: Sequence[int]) -> int:
-        """Most tokens that `read` may compute; by default it asks for one read after another."""
+        """Most tokens that `read` may compute; by default with one request after another."""
         return self.blocks.one_by_one(problem_id, ids, reads)
 
     @abstractmethod
@@ -115,14 +114,14 @@ class RecallScorer:
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score every step of each prompt: `steps` all of them in order, `value` aggregated."""
         scores: dict[int, Score] = {}
-        for depth in sorted({len(prompt.path) for prompt in prompts}):  # ancestors before what continues them
+        for depth in sorted({len(prompt.path) for prompt in prompts}):  # ancestors before the paths that continue them
             wave = [index for index, prompt in enumerate(prompts) if len(prompt.path) == depth]
             wave_scores = await gather(self._score(prompts[index], on_usage) for index in wave)
             scores.update(zip(wave, wave_scores, strict=True))
         return [scores[index] for index in range(len(prompts))]
 
     def price(self, prompt: Prompt) -> Price:
-        """What the scores of `prompt` that are not known take, and each draw for the part of it that is read again."""
+        """The price of the missing scores of `prompt`, and for each draw that of its part that is read again."""
         model_input, problem_id = self._layout.lay(prompt), prompt.problem_id
         ids = model_input.ids or self._layout.root(prompt)
         values = self._told(self._problems.get(problem_id, {}), self._layout.key(prompt), prompt.path, model_input)
@@ -131,7 +130,7 @@ class RecallScorer:
         return Price(fixed, self._layout.per_token, len(ids) - self._backend.blocks.cached(problem_id, ids))
 
     def release(self, problem_id: str) -> None:
-        """Forget the scores of a problem."""
+        """Drop the scores of a problem."""
         self._problems.pop(problem_id, None)
         self._backend.blocks.release(problem_id)
 
@@ -160,7 +159,7 @@ class RecallScorer:
 
     @staticmethod
     def _told(known: Known, key: Hashable, path: Path, model_input: ModelInput) -> dict[int, float]:
-        """Scores of `model_input` that the path itself or its ancestors have told, by position."""
+        """Scores of `model_input` that the path itself or its ancestors have, by position."""
         values: dict[int, float] = {}
         for end in range(len(path) + 1):
             if (entry := known.get((key, path[:end]))) is not None:

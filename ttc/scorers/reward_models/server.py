@@ -1,33 +1,33 @@
-"""Reward models on a server: a vLLM server of the model, or any program that speaks plain JSON.
+"""Reward models on a server: a vLLM server of the model, or any program with a plain JSON interface.
 
 On vLLM (`protocol=vllm`) ids are made here with the model's own tokenizer, so its folder or hub id is needed as well.
-Token models at `/v1/completions`, one token at the end of each new step, out of the prefix cache:
+Token models at `/v1/completions`, one token at the end of each new step, with the prefix cache:
 
-    vllm serve MODEL --enable-prompt-tokens-details      (else what was cached is not told, and counts as computed)
+    vllm serve MODEL --enable-prompt-tokens-details      (else cached tokens are not reported, and count as computed)
 
-Label models in the first of these ways that the server offers (asked once, with a single token):
+Label models in the first of these ways that the server offers (probed once, with a single token):
 
     spans    vllm serve MODEL --runner pooling --pooler-config '{"tok_pooling_type": "ALL"}'
                  --io-processor-plugin ttc_steps         (`ttc.engines.vllm.steps_plugin`, installed beside vLLM)
     last     vllm serve MODEL --runner pooling --pooler-config '{"task": "classify"}'
     tokens   vllm serve MODEL --runner pooling --pooler-config '{"tok_pooling_type": "ALL"}'
 
-`spans` gives rows of all tokens behind the cached part: one request a path, every token about once, and the reply tells
-what was cached. `last` pools the end of a step, one request for each new one; it is there for token and sequence
-classifiers, not for Qwen's process reward models, whose code in vLLM has no such pooling. Its reply does not tell what
-was cached: that is computed from what was sent before and the server's block size (`/metrics`), right as long as the
-cache forgets nothing. `tokens` reads no cache, so every call costs the whole path.
+`spans` returns rows for all tokens after the cached part: one request per path, every token computed about once, and
+the reply reports the cached tokens. `last` pools the end of a step, one request for each new one; it is available for
+token and sequence classifiers, not for Qwen's process reward models, whose code in vLLM has no such pooling. Its reply
+does not report cached tokens: they are computed from what was sent before and the server's block size (`/metrics`),
+correctly as long as the cache evicts nothing. `tokens` uses no cache, so every call costs the whole path.
 
-Without vLLM (`protocol=steps`), one request a path: `POST base_url/score` with
-`{"problem_id": str, "messages": [{"role": str, "content": str}], "steps": [str], "model": str | null}`, answered by
-`{"scores": [float, one per step], "scored_tokens": int, newly computed}`; scores are probabilities, higher is better.
+Without vLLM (`protocol=steps`), one request per path: `POST base_url/score` with `{"problem_id": str, "messages":
+[{"role": str, "content": str}], "steps": [str], "model": str | null}`, answered by `{"scores": [float, one per step],
+"scored_tokens": int, newly computed}`; scores are probabilities, higher is better.
 
-What a server offers is asked of the first one, before the run. Transient failures are tried again
-(`ttc.engines.shared.balance`); several servers share the work, each problem stays on one.
+The first server is probed before the run. Transient failures are retried (`ttc.engines.shared.balance`); several
+servers share the work, each problem stays on one.
 
-Connections live in an event loop of their own thread (`OwnLoop`): a scorer has no `close` and may serve one event loop
-after another, while a connection dies with the loop that opened it. They are closed when their owner is forgotten, or
-when the program ends.
+Connections belong to an event loop in a thread of their own (`OwnLoop`): a scorer has no `close` and may serve one
+event loop after another, while a connection ends with the loop that opened it. They are closed when their owner is
+collected, or when the program ends.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ _CACHE = re.compile(r"^vllm:cache_config_info\{(.*)\}", re.M)
 
 
 class RewardServer:
-    """One or more servers of one model; sends JSON, gives JSON back."""
+    """One or more servers of one model; sends and returns JSON."""
 
     def __init__(self, options: OverHttp) -> None:
-        """Opens nothing yet. Raises ConfigError for an address that is none, and for a key that is not there."""
+        """Open no connection yet. Raises ConfigError for an invalid address, and for a missing key."""
         urls = [url.strip().rstrip("/").removesuffix("/v1") for url in options.base_url.split(",") if url.strip()]
         for url in urls:
             if not url.startswith(("http://", "https://")):
@@ -86,11 +86,11 @@ class RewardServer:
         self._loop = OwnLoop(self, partial(_close_all, self._clients))
 
     def model(self) -> str:
-        """The model's name on the server: what the user said, else the only one it lists.
+        """The model's name on the server: the user's, else the only one it lists.
 
         Raises:
             ConfigError: it lists none or several.
-            EngineError: nothing answers there.
+            EngineError: no server answers.
         """
         if self._model is None:
             with self._sync_client("/v1") as client:
@@ -101,11 +101,11 @@ class RewardServer:
         return self._model
 
     def offers(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What it answers to `body` at `path`, a request like those of the run; None when it refuses such a one.
+        """The answer to `body` at `path`, a request like those of the run; None when the server refuses it.
 
         Raises:
-            EngineError: nothing answers there, or the server is not ready.
-            ConfigError: it does not take the key.
+            EngineError: no server answers, or it is not ready.
+            ConfigError: it refuses the key.
         """
         with self._sync_client("") as client:
             try:
@@ -116,7 +116,7 @@ class RewardServer:
                 return None
 
     def block_size(self) -> int | None:
-        """Tokens of a block of vLLM's prefix cache, by its metrics; None where it has none, or does not tell."""
+        """Tokens per block of vLLM's prefix cache, from its metrics; None without one, or if not reported."""
         try:
             with urllib.request.urlopen(f"{self._urls[0]}/metrics", timeout=CONNECT_S) as reply:
                 text = reply.read().decode()
@@ -137,7 +137,7 @@ class RewardServer:
         """Send `body`; requests with one key stay on one server.
 
         Raises:
-            ScorerError: the server failed or refused; names it and says what it said.
+            ScorerError: the server failed or refused; the message names it and quotes its error.
         """
         try:
             return await self._loop.run(
@@ -160,7 +160,7 @@ async def _close_all(clients: Mapping[str, Client]) -> None:
 
 
 def part(reply: Mapping[str, Any], *place: str | int) -> Any:
-    """What stands at `place` of a reply. Raises ScorerError, showing the reply, when there is nothing."""
+    """The value at `place` of a reply. Raises ScorerError, showing the reply, when it is missing."""
     value: Any = reply
     try:
         for key in place:
@@ -178,7 +178,7 @@ class OwnLoop:
     """Runs coroutines in its thread; `closing` is awaited there at the end. Belongs to `owner`."""
 
     def __init__(self, owner: object, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """`closing` must not refer to `owner`, which would then never be forgotten."""
+        """`closing` must not refer to `owner`, which would then never be collected."""
         self._loop = asyncio.new_event_loop()
         thread = threading.Thread(target=self._loop.run_forever, name="ttc-http", daemon=True)
         thread.start()
@@ -203,12 +203,12 @@ PLUGIN_TASK = "plugin"
 
 
 class ServerBackend(Backend):
-    """A model on a vLLM server, asked at the end of every step, one after another."""
+    """A model on a vLLM server, with a request at the end of every step, one after another."""
 
     def __init__(
         self, server: RewardServer, adapter: Adapter, folder: Path, block_size: int | None, outputs: int | None = 2
     ) -> None:
-        """`outputs` are those of the head; None: one for each token of the vocabulary."""
+        """`outputs` is the number of outputs of the head; None: one for each token of the vocabulary."""
         self._server, self._adapter = server, adapter
         dims = Dims.from_config(read_config(folder))
         self._shape = dims.model_shape(dims.vocab if outputs is None else outputs)
@@ -217,13 +217,13 @@ class ServerBackend(Backend):
     async def read(
         self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
     ) -> list[float]:
-        """See `Backend`; each request finds the one before in the cache."""
+        """See `Backend`; each request finds the previous one in the cache."""
         ends = (list(model_input.ids[: read + 1]) for read in reads)
         return [(await self._ask(problem_id, ids, on_usage))[len(ids) - 1] for ids in ends]
 
     @abstractmethod
     async def _ask(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> dict[int, float]:
-        """What one request tells: probabilities by position, at least that of the last token."""
+        """The result of one request: probabilities by position, at least that of the last token."""
 
 
 class CompletionBackend(ServerBackend):
@@ -257,7 +257,7 @@ class CompletionBackend(ServerBackend):
 
 
 class SpansBackend(ServerBackend):
-    """A label model whose server runs our plugin: rows of the tokens behind the cached part."""
+    """A label model whose server runs our plugin: rows of the tokens after the cached part."""
 
     @staticmethod
     def offered(server: RewardServer, token: int) -> bool:
@@ -272,7 +272,7 @@ class SpansBackend(ServerBackend):
     async def read(
         self, problem_id: str, model_input: ModelInput, reads: Sequence[int], on_usage: UsageSink
     ) -> list[float]:
-        """See `Backend`; the last one first, whose reply tells all that were not cached."""
+        """See `Backend`; the last one first, whose reply has all that were not cached."""
         values: dict[int, float] = {}
         while missing := [read for read in reads if read not in values]:
             values |= await self._ask(problem_id, list(model_input.ids[: missing[-1] + 1]), on_usage)
@@ -289,7 +289,7 @@ class SpansBackend(ServerBackend):
 
 
 class LastBackend(ServerBackend):
-    """A classifier at `/classify`, asked at the end of every step."""
+    """A classifier at `/classify`, with a request at the end of every step."""
 
     @staticmethod
     def offered(server: RewardServer, token: int) -> bool:
@@ -298,7 +298,8 @@ class LastBackend(ServerBackend):
         return reply is not None and isinstance(reply.get("data"), list)
 
     async def _ask(self, problem_id: str, ids: list[int], on_usage: UsageSink) -> dict[int, float]:
-        new = self.blocks.send(problem_id, ids)  # siblings sent meanwhile find it: vLLM caches what it has scheduled
+        # sent in the meantime, siblings find it: vLLM caches what it has scheduled
+        new = self.blocks.send(problem_id, ids)
         reply = await self._server.post(problem_id, "/classify", _last_body(self._server, ids))
         on_usage(Usage(scored=new, flops=self._shape.flops(new, len(ids) - new)))
         return {len(ids) - 1: _probability(part(reply, "data", 0, "probs"), self._adapter)}
@@ -375,7 +376,7 @@ def _probability(logits: Sequence[float], adapter: Adapter) -> float:
 
 
 def token_scorer(server: RewardServer, folder: Path, adapter: Adapter, step_delimiter: str | None) -> RecallScorer:
-    """A reward model on a vLLM server, which is asked now for the model's name and for what it offers."""
+    """A reward model on a vLLM server, which is probed now for the model's name and its features."""
     if adapter.vllm is None:
         raise ConfigError(f"vLLM has no code for the head of {adapter.name}: use backend=embedded or protocol=steps")
     tokens = RewardTokenizer(folder)
@@ -385,7 +386,7 @@ def token_scorer(server: RewardServer, folder: Path, adapter: Adapter, step_deli
 
 
 class StepsScorer:
-    """A server that takes messages and steps; a path whose steps are known is not asked again."""
+    """A server that takes messages and steps; a path whose steps are known is not requested again."""
 
     def __init__(self, server: RewardServer, delimiter: str, served_model: str | None) -> None:
         self._server, self._delimiter, self._model = server, delimiter, served_model
@@ -396,7 +397,7 @@ class StepsScorer:
         return await gather(self._score(prompt, on_usage) for prompt in prompts)
 
     def release(self, problem_id: str) -> None:
-        """Forget the scores of a problem."""
+        """Drop the scores of a problem."""
         self._known.pop(problem_id, None)
 
     async def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:

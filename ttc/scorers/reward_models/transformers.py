@@ -1,7 +1,7 @@
 """Outcome reward models of families that the embedded core does not run, through transformers' own module.
 
-Nothing is kept between calls: every answer is read with its whole conversation, and costs so many scored tokens. What
-waits is computed one after another in a worker thread. Only code that ships with transformers is run.
+Nothing is cached between calls: every answer is read with its whole conversation, and costs all of its tokens. Waiting
+work is computed one after another in a worker thread. Only code that ships with transformers is run.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def transformers_scorer(folder: Path, adapter: Adapter, place: EmbeddedCore) -> 
 
 @contextmanager
 def _without_table() -> Iterator[None]:
-    """Keep transformers from printing which weights it found: what matters of that is in the report that it returns."""
+    """Keep transformers from printing which weights it loaded; the relevant part is in the report that it returns."""
     from transformers.utils import logging
 
     level = logging.get_verbosity()

@@ -1,10 +1,10 @@
 """Reward models run by vLLM in this process, with its prefix cache.
 
-Label models are read token by token (`token_classify` with ALL pooling). For these vLLM leaves its prefix cache unread
-unless the request says otherwise; ours does, and so gets rows for the new tokens only, which hold the new step's. Token
-models run as the language models they are: one token is asked for at the end of a step, and the log-probabilities of
-the good and the bad one. Either way a step costs its own tokens and those of its last unfinished cache block: with
-blocks of 32 (a CPU) 15.5 tokens more on average, of 16 (a GPU) 7.5. Left out: heads that vLLM has no code for.
+Label models are read token by token (`token_classify` with ALL pooling). For these vLLM does not use its prefix cache
+unless the request asks for it; ours does, and so gets rows for the new tokens only, which include the new step's. Token
+models run as language models: one token is requested at the end of a step, with the log-probabilities of the good and
+the bad one. Either way a step costs its own tokens and those of its last incomplete cache block: with blocks of 32 (a
+CPU) 15.5 tokens more on average, of 16 (a GPU) 7.5. Left out: heads that vLLM does not support.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReadRequest:
 
 
 ReadResult: TypeAlias = tuple[dict[int, float], int]
-"""What one request told: scores by position, and how many tokens were in the cache."""
+"""The result of one request: scores by position, and the number of cached tokens."""
 
 
 class VllmBackend(Backend):
@@ -50,7 +50,7 @@ class VllmBackend(Backend):
         self._pair = () if label else (tokens.single("good", adapter.good), tokens.single("bad", adapter.bad))
         self._batcher: Batcher[ReadRequest, list[float]] = Batcher("prm", self._compute)
         self._llm: Any = self._batcher.now(lambda: start_offline(folder, options, pooling=label))
-        # A token model needs room for the token that is asked for.
+        # a token model needs room for the generated token
         self.max_context = int(self._llm.llm_engine.model_config.max_model_len) - (not label)
         self.blocks = Blocks(int(self._llm.llm_engine.vllm_config.cache_config.block_size))
 
@@ -82,7 +82,7 @@ class VllmBackend(Backend):
             job.finish([values[read] for read in job.item.reads])
 
     def _next(self, question: ReadRequest, told: dict[int, float]) -> list[int]:
-        """Ends of the requests to send: a pooled request tells all steps behind the cached part, others one step."""
+        """Ends of the requests to send: a pooled request returns all steps after the cached part, others one step."""
         missing = [read for read in question.reads if read not in told]
         return missing if self._pair else missing[-1:]
 

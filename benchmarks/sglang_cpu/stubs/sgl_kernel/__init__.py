@@ -1,8 +1,8 @@
 """Stands in for `sgl_kernel`, whose published libraries need CUDA: enough of it to run SGLang on a CPU for tests.
 
-Any name resolves to a function that raises when it is called, any submodule to such a module. What the CPU path does
-call is given in plain torch: the hash that keys seeded sampling. `scalar_type` is SGLang's own pure Python, taken from
-its wheel by `run.sh`, where it is needed.
+Any name resolves to a function that raises when it is called, any submodule to such a module. The function that the CPU
+path calls is implemented in plain torch: the hash that keys seeded sampling. `scalar_type` is SGLang's own pure Python,
+taken from its wheel by `run.sh`, where it is needed.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from ttc.engines.shared.compute import alone, free_memory
 __all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
 
 
-_CALM = 16
+_SUCCESSES = 16
 """Successful prefills in a row after which the chunk size is doubled again."""
 
 
@@ -98,8 +98,8 @@ class Batch:
         self._max_rows = limits.max_batch
         self._newcomers: list[Job] = []  # being prefilled, or jobs of draws being started
         self._chunk = CHUNK  # prompt tokens computed at once
-        self._calm = 0  # successful prefills since memory last ran out
-        self._crowd: int | None = None  # number of rows at which memory was too short for a prefill
+        self._successes = 0  # successful prefills since memory last ran out
+        self._full_rows: int | None = None  # number of rows at which memory was too short for a prefill
         self.tree = PrefixTree(body.pool)
         self.tenants = Tenants(self.tree)
 
@@ -111,7 +111,7 @@ class Batch:
     def add(self, request: GenerateRequest) -> None:
         """Queue the draws of a request; equal prompts of a problem share one job."""
         if self.idle:  # limits set by an earlier shortage may no longer apply
-            self._max_rows, self._chunk, self._crowd = self._limits.max_batch, CHUNK, None
+            self._max_rows, self._chunk, self._full_rows = self._limits.max_batch, CHUNK, None
         if request.path:
             self.tenants.continues(request.problem_id)
         draws = [LiveDraw(request, d, key) for d, key in zip(request.draws, request.keys, strict=True)]
@@ -165,17 +165,17 @@ class Batch:
         if num <= 1:
             return False
         self._max_rows = num // 2
-        self._put_back()
+        self._requeue()
         return True
 
     def stuck(self) -> list[GenerateRequest]:
         """Requeue the one sequence that does not fit into memory; returns its requests, or nothing where none ran."""
         jobs = {*self._newcomers, *(row.job for row in self.rows)}
         own = {row.request for row in self.rows if isinstance(row, LiveDraw)}
-        self._put_back()
+        self._requeue()
         return list(own or {draw.request for job in jobs for draw in job.waiting})
 
-    def _put_back(self) -> None:
+    def _requeue(self) -> None:
         """Requeue all rows."""
         rows, self.rows, self._table, self._newcomers = self.rows, [], None, []
         for row in rows:
@@ -217,7 +217,7 @@ class Batch:
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def _promised(self) -> int:
+    def _reserved(self) -> int:
         """Tokens that the rows may still add, rounded up to pages."""
         shared = len({id(row.job) for row in self.rows}) * PAGE
         return sum([row.reserve for row in self.rows]) + PAGE * len(self.rows) + shared
@@ -237,12 +237,12 @@ class Batch:
 
     def _admit(self) -> None:
         """Prefill the oldest prompts for which there is room, and give each a leading row."""
-        if not self._pending or (self._crowd is not None and len(self.rows) >= self._crowd):
+        if not self._pending or (self._full_rows is not None and len(self.rows) >= self._full_rows):
             return
         num_rows, busy = len(self.rows), {job.tenant for job in self._open} | {row.job.tenant for row in self.rows}
         queued = sum(len(job.waiting) for job in self._open)
         admitted: list[Job] = []
-        tokens = self._promised()
+        tokens = self._reserved()
         # Problems that have started come first. Within that, in order of arrival: the first prompt that does not fit
         # blocks all behind it, so that smaller ones cannot starve a larger one.
         for job in sorted(self._pending.values(), key=lambda job: (not job.tenant.started, job.tenant.number)):
@@ -272,19 +272,19 @@ class Batch:
 
     def _compute(self, jobs: list[Job]) -> list[Job]:
         """Prefill; when memory runs out, halve the chunk size, or at its minimum wait until a row has ended."""
-        self._newcomers, self._crowd = jobs, None
+        self._newcomers, self._full_rows = jobs, None
         try:
             with memory_errors():
                 ready = advance(jobs, self._body, self.tree, self._chunk)
-            self._calm += bool(jobs)
-            if self._calm >= _CALM and self._chunk < CHUNK:
-                self._chunk, self._calm = 2 * self._chunk, 0
+            self._successes += bool(jobs)
+            if self._successes >= _SUCCESSES and self._chunk < CHUNK:
+                self._chunk, self._successes = 2 * self._chunk, 0
         except MemoryError:
-            self._calm = 0
+            self._successes = 0
             if self._chunk > PAGE:
                 self._chunk //= 2
             elif self.rows or self._open:
-                self._crowd = max(len(self.rows), 1)
+                self._full_rows = max(len(self.rows), 1)
             else:
                 raise
             ready = []
@@ -343,7 +343,7 @@ class Batch:
         # Draws leave the queue only now, so that an exception above loses none.
         self._newcomers = []
         for draw in starting:
-            self._leave_line(draw)
+            self._dequeue(draw)
         self._take(starting, result)
         for draw in starting:
             if not draw.ended:
@@ -351,17 +351,17 @@ class Batch:
                 lead = None if draw.job.waiting else self._leads.pop(draw.job, None)
                 draw.segment = lead or self._body.pool.segment(draw.job.segment)
                 self._decoder.add(draw.segment)
-                self._seat(draw)
+                self._add_row(draw)
         self._table = None
 
     @staticmethod
-    def _leave_line(draw: LiveDraw) -> None:
+    def _dequeue(draw: LiveDraw) -> None:
         """Take a draw off the queue, and charge it for the prompt."""
         draw.job.waiting.remove(draw)
         draw.computed += draw.job.charge()
         draw.prompt += len(draw.job.ids)
 
-    def _seat(self, draw: LiveDraw) -> None:
+    def _add_row(self, draw: LiveDraw) -> None:
         self.rows.append(draw)
         draw.job.live += 1
         draw.job.tenant.rows += 1
@@ -374,7 +374,7 @@ class Batch:
         if free > 1 and any(job.tenant not in busy for job in self._pending.values()):
             free -= 1  # reserved for the prompt of a problem that has no row yet
         rows = {job.tenant: job.tenant.rows for job in self._open}
-        tokens = self._promised()
+        tokens = self._reserved()
         lines = {job: iter(list(job.waiting)) for job in self._open}
         heads = {job: draw for job, line in lines.items() if (draw := next(line, None)) is not None}
         while heads:

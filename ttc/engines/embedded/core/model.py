@@ -32,7 +32,7 @@ from ttc.engines.shared.compute import alone, fuses_attention, native, pick_dtyp
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
-__all__ = ["Attend", "Between", "Body", "MakeAttend", "TorchOps", "beside_body", "load_body"]
+__all__ = ["Attend", "Body", "LayerOps", "MakeAttend", "TorchOps", "beside_body", "load_body"]
 
 Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(layer, q (T, heads, D) scaled, k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D)."""
@@ -47,7 +47,7 @@ _TOKENS = 1024
 """Most tokens of one batch, which bounds its scratch memory."""
 
 
-class Between(Protocol):
+class LayerOps(Protocol):
     """The operations of a layer besides its matrix products, over T tokens at once: in torch, or compiled (`native`).
 
     In bf16, torch's operations round more often. GPUs and batch-invariant mode use torch's.
@@ -69,7 +69,7 @@ class Between(Protocol):
 
 
 class TorchOps:
-    """`Between` in torch."""
+    """`LayerOps` in torch."""
 
     def __init__(self, dims: Dims) -> None:
         self._dims, self._scale = dims, dims.head_dim**-0.5
@@ -78,7 +78,7 @@ class TorchOps:
         self._eps = torch.tensor([dims.eps])
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """See `Between.norm`; on a CPU with half as many kernels as torch's own."""
+        """See `LayerOps.norm`; on a CPU with half as many kernels as torch's own."""
         if x.is_cuda:
             return F.rms_norm(x, x.shape[-1:], None, float(self._eps)).mul_(weight)
         exact = x.float()
@@ -89,7 +89,7 @@ class TorchOps:
     def heads(
         self, qkv: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """See `Between.heads`."""
+        """See `LayerOps.heads`."""
         dims = self._dims
         heads = dims.num_heads + dims.num_kv_heads
         qkv = qkv.view(len(qkv), heads + dims.num_kv_heads, dims.head_dim)
@@ -100,7 +100,7 @@ class TorchOps:
         return qk[:, : dims.num_heads] * self._scale, qk[:, dims.num_heads :], v
 
     def gate(self, both: torch.Tensor) -> torch.Tensor:
-        """See `Between.gate`."""
+        """See `LayerOps.gate`."""
         size = self._dims.intermediate
         return F.silu(both[:, :size]).mul_(both[:, size:])
 
@@ -143,7 +143,7 @@ class Body:
         self.ends_prompts = pad_rows == 1
         kernels = native(self.device, self.dtype) if pad_rows == 1 else None
         self.pool = PagePool(dims, self.dtype, self.device, STEP_PAGE if steps else PAGE, kernels)
-        self._between: Between = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
+        self._ops: LayerOps = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
         if kernels is not None and kernels.serves(dims.head_dim):
             self.fuses = fuses_attention(self.dtype)
             if steps or not self.fuses:
@@ -155,14 +155,14 @@ class Body:
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
-        weights, between = self.weights, self._between
+        weights, ops = self.weights, self._ops
         cos, sin = self._rotary(positions)
         x = F.embedding(ids, weights.embed)
         for index, layer in enumerate(weights.layers):
-            qkv = layer.qkv(between.norm(x, layer.norm_in))
-            x = layer.out.add_to(x, attend(index, *between.heads(qkv, layer.qk_norm, cos, sin)))
-            x = layer.down.add_to(x, between.gate(layer.gate_up(between.norm(x, layer.norm_mlp))))
-        return between.norm(x, weights.norm)
+            qkv = layer.qkv(ops.norm(x, layer.norm_in))
+            x = layer.out.add_to(x, attend(index, *ops.heads(qkv, layer.qk_norm, cos, sin)))
+            x = layer.down.add_to(x, ops.gate(layer.gate_up(ops.norm(x, layer.norm_mlp))))
+        return ops.norm(x, weights.norm)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Apply the head: hidden (T, D) -> (T, vocab) in the model's dtype."""

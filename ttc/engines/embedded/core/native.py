@@ -51,10 +51,10 @@ __all__ = [
     "move",
     "norm",
     "serves",
+    "split_heads",
     "store",
     "survey",
     "tile_table",
-    "turn",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,7 +62,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _BLOCK = 256
 """Block size of the first level of sums in `draw`, in tokens."""
 _LOW, _HIGH = np.float32(-87.0), np.float32(88.0)
-_ZERO, _ONE, _HALF, _HIDDEN = np.float32(0), np.float32(1), np.float32(0.5), np.float32(-1e30)
+_ZERO, _ONE, _HALF, _MASKED = np.float32(0), np.float32(1), np.float32(0.5), np.float32(-1e30)
 _LEAST = np.float32(1e-38)
 """Smaller than every positive weight."""
 
@@ -124,7 +124,7 @@ def _bits_of(context: Any, number: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _wide(context: Any, x: Any) -> Any:
+def _to_fp32(context: Any, x: Any) -> Any:
     """Convert a stored number (fp32, or bf16 as uint16) to fp32."""
 
     def code(_: Any, builder: Any, __: Any, args: Any) -> Any:
@@ -180,14 +180,14 @@ def _read(builder: Any, place: Any) -> Any:
     return builder.bitcast(bits, _VECTOR)
 
 
-def _splat(builder: Any, place: Any) -> Any:
+def _broadcast(builder: Any, place: Any) -> Any:
     """Broadcast one fp32 number to all lanes of a register."""
     nothing = ir.Constant(_VECTOR, ir.Undefined)
     one = builder.insert_element(nothing, builder.load(place), _INT(0))
     return builder.shuffle_vector(one, nothing, ir.Constant(_INTS, [0] * SHEET))
 
 
-def _fetch(builder: Any, place: Any) -> None:
+def _prefetch(builder: Any, place: Any) -> None:
     """Prefetch the cache line at `place`."""
     pointer = ir.IntType(8).as_pointer()
     kind = ir.FunctionType(ir.VoidType(), [pointer, _INT, _INT, _INT])
@@ -213,9 +213,9 @@ def _sum_of_products(
             index = builder.add(builder.shl(loop.index, _LONG(1)), _LONG(turn))
             offset = builder.mul(index, stride)
             vector = _read(builder, builder.gep(stored, [offset]))
-            _fetch(builder, builder.gep(ahead, [offset]))
+            _prefetch(builder, builder.gep(ahead, [offset]))
             for head in range(heads):
-                factor = _splat(builder, builder.gep(factors, [builder.add(index, _LONG(head * width))]))
+                factor = _broadcast(builder, builder.gep(factors, [builder.add(index, _LONG(head * width))]))
                 place = sums[2 * head + turn]
                 product = builder.fmul(factor, vector, flags=("contract",))
                 builder.store(builder.fadd(builder.load(place), product, flags=("contract",)), place)
@@ -318,7 +318,7 @@ class _Products:
         self.queries, self.vectors = (_TILE, 2) if has_wide else (_TILE // 2, 1)  # whose sums registers hold
 
     def factors(self, buffer: Any) -> Any:
-        """The address of factors that `_lay` wrote."""
+        """The address of factors that `_write_factor` wrote."""
         return self._builder.bitcast(buffer, _SHORT.as_pointer()) if self.pairs else buffer
 
     def sums(self) -> list[list[Any]]:
@@ -344,7 +344,7 @@ class _Products:
     def add(self, sums: list[Any], factor: Any, vectors: list[Any]) -> None:
         """Add the products of one query's next `step` factors, stored at `factor`, with `vectors` to its sums."""
         builder = self._builder
-        both = self._pair(factor) if self.pairs else _splat(builder, factor)
+        both = self._pair(factor) if self.pairs else _broadcast(builder, factor)
         for place, vector in zip(sums, vectors, strict=True):
             total = builder.load(place)
             if self.pairs:
@@ -373,7 +373,7 @@ class _Products:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _lay(context: Any, buffer: Any, index: Any, number: Any, like: Any) -> Any:
+def _write_factor(context: Any, buffer: Any, index: Any, number: Any, like: Any) -> Any:
     """Write an fp32 number as factor `index` of a buffer, for products with numbers stored like `like`."""
 
     def code(ctx: Any, builder: Any, _: Any, args: Any) -> Any:
@@ -451,7 +451,7 @@ def _tile_values(
             ]
             ends = [[builder.bitcast(end, _VECTOR.as_pointer()) for end in row] for row in ends]
             for n, (own_sums, row) in enumerate(zip(sums, ends, strict=True), first):
-                fade = _splat(builder, builder.gep(fades, [_LONG(n)]))
+                fade = _broadcast(builder, builder.gep(fades, [_LONG(n)]))
                 for place, end in zip(own_sums, row, strict=True):
                     builder.store(builder.fmul(fade, builder.load(end, align=4)), place)
             with cgutils.for_range(builder, runs) as run:
@@ -492,7 +492,7 @@ _scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in r
 _values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
 
 
-class _Rows:
+class _RowKernel:
     """A kernel(start, stop, *work) over rows; split over threads where torch computes with several."""
 
     def __init__(self, kernel: Callable[..., None]) -> None:
@@ -542,38 +542,38 @@ def _add(
 
 
 @_inlined
-def _hide(scores: Any, begin: int, count: int) -> None:
+def _mask(scores: Any, begin: int, count: int) -> None:
     """Mask the scores (heads, SHEET) of a sheet outside `count` positions from `begin` on."""
     for g in range(len(scores)):
         for t in range(SHEET):
             if (t < begin) | (t >= begin + count):
-                scores[g, t] = _HIDDEN
+                scores[g, t] = _MASKED
 
 
 @_inlined
-def _open(
+def _load_tile(
     q: Any, seed: Any, totals: Any, rows: Any, heads: Any, like: Any, query: Any, peaks: Any, masses: Any, total: Any
 ) -> None:
     """Write the queries of a tile as factors, and load the partial sums of their rows."""
     for n in range(_TILE):
         row, head = rows[n], heads[n]
         peaks[n] = seed[row, head]
-        is_seeded = peaks[n] > _HIDDEN
+        is_seeded = peaks[n] > _MASKED
         masses[n] = _ONE if is_seeded else _ZERO
         for d in range(q.shape[2]):
-            _lay(query, n * _SIZE + d, _wide(q[row, head, d]), like)
+            _write_factor(query, n * _SIZE + d, _to_fp32(q[row, head, d]), like)
             total[n, d] = totals[row, head, d] if is_seeded else _ZERO
 
 
 @_inlined
-def _weigh(count: int, scores: Any, like: Any, shares: Any, peaks: Any, masses: Any, fades: Any) -> None:
+def _softmax_weights(count: int, scores: Any, like: Any, shares: Any, peaks: Any, masses: Any, fades: Any) -> None:
     """Write the softmax weights of `count` scores per query as factors; `fades` rescales earlier sums."""
     for n in range(_TILE):
         before, mass = peaks[n], _ZERO
         peak = max(before, _highest(scores[n, :count]))
         for t in range(count):
-            share = _ZERO if scores[n, t] == _HIDDEN else _exp(scores[n, t] - peak)
-            _lay(shares, n * _WIDTH + t, share, like)
+            share = _ZERO if scores[n, t] == _MASKED else _exp(scores[n, t] - peak)
+            _write_factor(shares, n * _WIDTH + t, share, like)
             mass += share
         fades[n] = _exp(before - peak)
         peaks[n], masses[n] = peak, masses[n] * fades[n] + mass
@@ -597,7 +597,7 @@ def _exp(x: Any) -> Any:
 
 
 @_inlined
-def _ordered(bits: Any) -> Any:
+def _order_of(bits: Any) -> Any:
     """Map the bits of a float to an integer of the same order, and back."""
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
@@ -607,19 +607,19 @@ def _highest(row: Any) -> Any:
     """The maximum of stored numbers, compared as ordered integers, which the compiler vectorises."""
     peak = np.int32(-0x7FFFFFFF)
     for j in range(len(row)):
-        peak = max(peak, _ordered(_bits_of(_wide(row[j]))))
-    return _float_of(np.uint32(_ordered(peak)))
+        peak = max(peak, _order_of(_bits_of(_to_fp32(row[j]))))
+    return _float_of(np.uint32(_order_of(peak)))
 
 
 @_inlined
 def _weight(logit: Any, peak: Any, inverse: Any) -> Any:
     """Sampling weight in [0, 1] of a stored logit relative to `peak`, the highest."""
-    score = (_wide(logit) - peak) * inverse
+    score = (_to_fp32(logit) - peak) * inverse
     return _exp(score) if score >= _LOW else _ZERO
 
 
 @_compiled
-def _least(weights: Any, count: int, goal: Any, low: Any, by_mass: bool) -> Any:
+def _threshold(weights: Any, count: int, goal: Any, low: Any, by_mass: bool) -> Any:
     """The largest t >= `low` for which the weights >= t have a sum (`by_mass`), or else a number, of at least `goal`.
 
     Both decrease with t, so a binary search over the bit patterns of fp32 replaces a sort.
@@ -645,21 +645,21 @@ def _bound(crests: Any, total: Any, vocab: int, top_k: int, top_p: Any, min_p: A
     least = min_p
     if top_k:
         count = len(crests)
-        least = _least(crests, count, np.float64(top_k), _ZERO, False) if top_k <= count else _ZERO
+        least = _threshold(crests, count, np.float64(top_k), _ZERO, False) if top_k <= count else _ZERO
     elif top_p < _ONE:
         least = np.float32(0.999 * (1.0 - top_p) * total / vocab)  # all below sum to less than top-p excludes
     return max(least, _LEAST)
 
 
 @_compiled
-def _cut(weights: Any, ids: Any, count: int, total: Any, top_k: int, top_p: Any, min_p: Any) -> Any:
+def _filter(weights: Any, ids: Any, count: int, total: Any, top_k: int, top_p: Any, min_p: Any) -> Any:
     """Move the weights that pass top-k, top-p and min-p to the front; returns their number and their sum.
 
     `count` weights, with their ids, contain all that may pass; `total` is the sum over the whole vocabulary.
     """
     low, mass = _ZERO, total
     if top_k:
-        low = _least(weights, count, np.float64(top_k), _ZERO, False)
+        low = _threshold(weights, count, np.float64(top_k), _ZERO, False)
         mass, rest = 0.0, top_k  # exactly k tokens: those above the threshold, and as many tied with it as are missing
         for j in range(count):
             if weights[j] > low:
@@ -667,7 +667,7 @@ def _cut(weights: Any, ids: Any, count: int, total: Any, top_k: int, top_p: Any,
                 rest -= 1
         mass += rest * low
     if top_p < _ONE:
-        low = _least(weights, count, top_p * mass, low, True)
+        low = _threshold(weights, count, top_p * mass, low, True)
     low = max(low, min_p)  # the highest weight is 1
     size, mass = 0, 0.0
     for j in range(count):
@@ -678,7 +678,7 @@ def _cut(weights: Any, ids: Any, count: int, total: Any, top_k: int, top_p: Any,
     return size, mass
 
 
-@_Rows
+@_RowKernel
 @_compiled
 def draw(
     start: int, stop: int, logits: Any, inverse: Any, top_k: Any, top_p: Any, min_p: Any, shares: Any, edges: Any,
@@ -705,7 +705,7 @@ def draw(
         peak, tokens[i] = _highest(row), 0
         if inverse[i] == _ZERO:
             for j in range(vocab):
-                if _wide(row[j]) == peak:
+                if _to_fp32(row[j]) == peak:
                     tokens[i] = j
                     break
             continue
@@ -736,7 +736,7 @@ def draw(
                     weights[count], ids[count] = _weight(block[j], peak, inverse[i]), b * _BLOCK + j
                     count += 1 if weights[count] >= least else 0
         if cuts:
-            count, total = _cut(weights, ids, count, total, limit, top_p[i], min_p[i])
+            count, total = _filter(weights, ids, count, total, limit, top_p[i], min_p[i])
             goal = shares[i] * total
         for j in range(count):
             tokens[i] = ids[j]
@@ -750,14 +750,14 @@ def lower(logits: Any, ids: Any, counts: Any, factor: float, once: float, each: 
     """Penalize tokens in logits (V) as `sampler.Penalty` says; `counts` is how often each of `ids` was drawn."""
     for place in range(len(ids)):
         token = ids[place]
-        value = _wide(logits[token])
+        value = _to_fp32(logits[token])
         value = value / np.float32(factor) if value > _ZERO else value * np.float32(factor)
         if counts[place] > _ZERO:
             value -= np.float32(once) + np.float32(each) * counts[place]
         logits[token] = _stored(value, logits)
 
 
-@_Rows
+@_RowKernel
 @_compiled
 def survey(start: int, stop: int, logits: Any, tokens: Any, logprobs: Any, certainty: Any) -> None:
     """For each row of logits (B, V): the log-probability of its token, and KL(uniform || model), in nats."""
@@ -770,16 +770,16 @@ def survey(start: int, stop: int, logits: Any, tokens: Any, logprobs: Any, certa
             block = row[start : start + _BLOCK]
             part, share = _ZERO, _ZERO
             for j in range(len(block)):
-                score = _wide(block[j]) - peak
+                score = _to_fp32(block[j]) - peak
                 part += score
                 share += _exp(score) if score >= _LOW else _ZERO
             total += part
             mass += share
-        logprobs[i] = _wide(row[tokens[i]]) - peak - np.log(mass)
+        logprobs[i] = _to_fp32(row[tokens[i]]) - peak - np.log(mass)
         certainty[i] = np.log(mass) - total / len(row) - np.log(len(row))
 
 
-@_Rows
+@_RowKernel
 @_compiled
 def norm(start: int, stop: int, x: Any, weight: Any, eps: float, out: Any) -> None:
     """Root-mean-square norm: x and out (T, D), weight (D) fp32."""
@@ -787,27 +787,27 @@ def norm(start: int, stop: int, x: Any, weight: Any, eps: float, out: Any) -> No
     for i in range(start, stop):
         total = _ZERO
         for d in range(width):
-            value = _wide(x[i, d])
+            value = _to_fp32(x[i, d])
             total += value * value
         scale = np.float32(_ONE / np.sqrt(total / np.float32(width) + np.float32(eps)))
         for d in range(width):
-            out[i, d] = _stored(_wide(x[i, d]) * scale * weight[d], out)
+            out[i, d] = _stored(_to_fp32(x[i, d]) * scale * weight[d], out)
 
 
-@_Rows
+@_RowKernel
 @_compiled
 def gate(start: int, stop: int, both: Any, out: Any) -> None:
     """SiLU of the first half of each row times the second half: both (T, 2 I) -> out (T, I)."""
     width = out.shape[1]
     for i in range(start, stop):
         for d in range(width):
-            value = _wide(both[i, d])
-            out[i, d] = _stored(value / (_ONE + _exp(-value)) * _wide(both[i, width + d]), out)
+            value = _to_fp32(both[i, d])
+            out[i, d] = _stored(value / (_ONE + _exp(-value)) * _to_fp32(both[i, width + d]), out)
 
 
-@_Rows
+@_RowKernel
 @_compiled
-def turn(
+def split_heads(
     start: int, stop: int, qkv: Any, weight: Any, eps: float, cos: Any, sin: Any, scale: float, q: Any, k: Any, v: Any
 ) -> None:
     """Split one product into heads: q (T, heads, D) rotated and scaled, k (T, kv heads, D) rotated, v unchanged.
@@ -825,22 +825,22 @@ def turn(
             if len(weight):
                 total = _ZERO
                 for d in range(size):
-                    value = _wide(source[d])
+                    value = _to_fp32(source[d])
                     total += value * value
                 length = np.float32(_ONE / np.sqrt(total / np.float32(size) + np.float32(eps)))
             for d in range(half):
-                low, high = _wide(source[d]), _wide(source[half + d])
+                low, high = _to_fp32(source[d]), _to_fp32(source[half + d])
                 if len(weight):
                     low, high = low * length * weight[h, d], high * length * weight[h, half + d]
-                target[d] = _stored((low * _wide(cos[i, d]) + high * _wide(sin[i, d])) * factor, target)
-                high = high * _wide(cos[i, half + d]) + low * _wide(sin[i, half + d])
+                target[d] = _stored((low * _to_fp32(cos[i, d]) + high * _to_fp32(sin[i, d])) * factor, target)
+                high = high * _to_fp32(cos[i, half + d]) + low * _to_fp32(sin[i, half + d])
                 target[half + d] = _stored(high * factor, target)
         for h in range(others):
             for d in range(size):
                 v[i, h, d] = qkv[i, heads + others + h, d]
 
 
-@_Rows
+@_RowKernel
 @_compiled
 def store(start: int, stop: int, k: Any, v: Any, sheets: Any, offsets: Any, keys: Any, values: Any) -> None:
     """Write the keys and values (T, kv heads, D) of new tokens to their slots in one layer of a shelf."""
@@ -880,7 +880,7 @@ def move(keys: Any, values: Any, sources: Any, targets: Any) -> None:
                     values[layer, to_page, h, to_offset, d] = values[layer, page, h, offset, d]
 
 
-@_Rows
+@_RowKernel
 @_compiled
 def attend(
     start: int, stop: int, q: Any, keys: Any, values: Any, slots: Any, counts: Any, firsts: Any, lasts: Any, seed: Any,
@@ -919,10 +919,10 @@ def attend(
                 several = min(_HEADS, (h + 1) * group - first)
                 for g in range(several):
                     peaks[g] = seed[row, first + g]
-                    is_seeded = peaks[g] > _HIDDEN
+                    is_seeded = peaks[g] > _MASKED
                     masses[g] = _ONE if is_seeded else _ZERO
                     for d in range(size):
-                        query[g, d] = _wide(q[row, first + g, d])
+                        query[g, d] = _to_fp32(q[row, first + g, d])
                         total[g, d] = totals[row, first + g, d] if is_seeded else _ZERO
                 for e in range(firsts[row], lasts[row], _RUNS):
                     runs = min(_RUNS, lasts[row] - e)
@@ -930,12 +930,12 @@ def attend(
                         at = (slots[e + j] // SHEET * num_kv + h) * sheet
                         _score(several, keys, values, at, size, query_at, j * SHEET, scores_at)
                         if counts[e + j] < SHEET:
-                            _hide(scores[:several, j * SHEET : (j + 1) * SHEET], slots[e + j] % SHEET, counts[e + j])
+                            _mask(scores[:several, j * SHEET : (j + 1) * SHEET], slots[e + j] % SHEET, counts[e + j])
                     for g in range(several):
                         before, mass = peaks[g], _ZERO
                         peak = max(before, _highest(scores[g, : runs * SHEET]))
                         for t in range(runs * SHEET):
-                            share = _ZERO if scores[g, t] == _HIDDEN else _exp(scores[g, t] - peak)
+                            share = _ZERO if scores[g, t] == _MASKED else _exp(scores[g, t] - peak)
                             scores[g, t] = share
                             mass += share
                         fade = _exp(before - peak)
@@ -957,7 +957,7 @@ def attend(
                         out[row, first + g, d] = _stored(total[g, d] / masses[g], out)
 
 
-@_Rows
+@_RowKernel
 @_compiled
 def attend_together(
     start: int, stop: int, q: Any, keys: Any, values: Any, tiles: Any, first_rows: Any, rows: Any, limits: Any,
@@ -999,7 +999,7 @@ def attend_together(
             for n in range(_TILE):  # lanes beyond the last query repeat it
                 index, g = divmod(query + min(n, several - 1), group)
                 own_rows[n], own_heads[n], own_limits[n] = rows[index], h * group + g, limits[index]
-            _open(q, seed, totals, own_rows, own_heads, keys, query_at, peaks, masses, total)
+            _load_tile(q, seed, totals, own_rows, own_heads, keys, query_at, peaks, masses, total)
             e, seen = firsts[at], 0
             while e < lasts[at] and seen < own_limits[_TILE - 1]:
                 runs = min(_RUNS, lasts[at] - e)
@@ -1014,9 +1014,9 @@ def attend_together(
                     if counts[e + j] < SHEET or seen + SHEET > own_limits[0]:
                         for n in range(_TILE):
                             count = min(own_limits[n] - seen, counts[e + j])
-                            _hide(scores[n : n + 1, j * SHEET : (j + 1) * SHEET], slots[e + j] % SHEET, count)
+                            _mask(scores[n : n + 1, j * SHEET : (j + 1) * SHEET], slots[e + j] % SHEET, count)
                     seen += counts[e + j]
-                _weigh(runs * SHEET, scores, keys, shares_at, peaks, masses, fades)
+                _softmax_weights(runs * SHEET, scores, keys, shares_at, peaks, masses, fades)
                 _tile_values(values, places_at, starts_at, sizes_at, runs, size, fades_at, shares_at, total_at)
                 e += runs
             for n in range(several):
@@ -1060,19 +1060,19 @@ def join(part: Any, weight: Any, rows: Any, seed: Any, totals: Any) -> None:
                 whole = old_share + share
                 seed[row, head] = peak + np.log(whole)
                 for d in range(size):
-                    kept = totals[row, head, d] * old_share if before > _HIDDEN else _ZERO
-                    totals[row, head, d] = (kept + _wide(part[h, j * group + g, d]) * share) / whole
+                    kept = totals[row, head, d] * old_share if before > _MASKED else _ZERO
+                    totals[row, head, d] = (kept + _to_fp32(part[h, j * group + g, d]) * share) / whole
 
 
 class NativeOps:
-    """`model.Between` with the kernels of this module."""
+    """`model.LayerOps` with the kernels of this module."""
 
     def __init__(self, dims: Dims) -> None:
         self._dims, self._scale = dims, dims.head_dim**-0.5
         self._no_norm = torch.empty(0, dims.head_dim).numpy()
 
     def norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """See `model.Between.norm`."""
+        """See `model.LayerOps.norm`."""
         out = torch.empty_like(x)
         norm(len(x), x.numel(), array(x), weight.numpy(), self._dims.eps, array(out))
         return out
@@ -1080,18 +1080,18 @@ class NativeOps:
     def heads(
         self, qkv: torch.Tensor, weight: torch.Tensor | None, cos: torch.Tensor, sin: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """See `model.Between.heads`."""
+        """See `model.LayerOps.heads`."""
         dims = self._dims
         sizes = (dims.num_heads, dims.num_kv_heads, dims.num_kv_heads)
         q, k, v = (qkv.new_empty(len(qkv), count, dims.head_dim) for count in sizes)
         factors = self._no_norm if weight is None else weight.numpy()
         rows = array(qkv).reshape(len(qkv), sum(sizes), dims.head_dim)
         ends = map(array, (q, k, v))
-        turn(len(qkv), qkv.numel(), rows, factors, dims.eps, array(cos), array(sin), self._scale, *ends)
+        split_heads(len(qkv), qkv.numel(), rows, factors, dims.eps, array(cos), array(sin), self._scale, *ends)
         return q, k, v
 
     def gate(self, both: torch.Tensor) -> torch.Tensor:
-        """See `model.Between.gate`."""
+        """See `model.LayerOps.gate`."""
         out = both.new_empty(len(both), self._dims.intermediate)
         gate(len(both), both.numel(), array(both), array(out))
         return out

@@ -165,7 +165,7 @@ def _draw(logits: torch.Tensor, rows: Rows) -> SampledTokens:
     if kernels is not None:
         return _compiled(logits, rows, kernels)
     plain = logits.float()
-    logits = _steered(plain, rows)
+    logits = _adjusted(plain, rows)
     greedy = rows.temperature == 0
     if greedy.all():
         tokens = logits.argmax(-1)  # the first of equal maxima
@@ -191,7 +191,7 @@ def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledT
     shares = uniforms(rows.keys, rows.positions)
     tokens, edges = np.empty(num, np.int64), np.empty((num, -(-vocab // _BLOCK)))
     cuts = (rows.top_k, rows.top_p, rows.min_p)
-    kernels.draw(num, logits.numel(), kernels.array(_steered(logits, rows)), inverse, *cuts, shares, edges, tokens)
+    kernels.draw(num, logits.numel(), kernels.array(_adjusted(logits, rows)), inverse, *cuts, shares, edges, tokens)
     if not rows.wants_logprobs:
         return SampledTokens(tokens, None, None)
     logprobs, certainty = np.empty((2, num), np.float32)
@@ -199,7 +199,7 @@ def _compiled(logits: torch.Tensor, rows: Rows, kernels: ModuleType) -> SampledT
     return SampledTokens(tokens, logprobs, certainty)
 
 
-def _steered(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
+def _adjusted(logits: torch.Tensor, rows: Rows) -> torch.Tensor:
     """`logits` (B, V) after each row's penalty, with tokens that its guide forbids masked."""
     if not (rows.penalties or rows.guides):
         return logits

@@ -70,7 +70,7 @@ class Scheduler:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outbox = Outbox()
         self._requests: set[GenerateRequest] = set()
-        self._batch = make_batch(body, make_decoder, limits, self._look)
+        self._batch = make_batch(body, make_decoder, limits, self._check_end)
         self._total = Usage()
         self._lock = threading.Lock()
         self._closed = False
@@ -208,7 +208,7 @@ class Scheduler:
 
     # -- how a draw ends ---------------------------------------------------------------------------------------------
 
-    def _look(self, draw: LiveDraw) -> None:
+    def _check_end(self, draw: LiveDraw) -> None:
         """Stream the newest token of a draw, and end the draw if it is the last."""
         request, token = draw.request, draw.ids[-1]
         if draw.fault is not None:

@@ -37,8 +37,8 @@ class DeviceBatch(Batch):
     def _renew(self) -> None:
         self._decoder.reset()
 
-    def _promised(self) -> int:
-        """See `Batch._promised`; rows already hold pages ahead of their tokens."""
+    def _reserved(self) -> int:
+        """See `Batch._reserved`; rows already hold pages ahead of their tokens."""
         return sum(PAGE + max(row.reserve - _room(row), 0) for row in self.rows if isinstance(row, LiveDraw))
 
     def _lead(self, job: Job) -> None:
@@ -60,8 +60,8 @@ class DeviceBatch(Batch):
             lead = job.lead.upto(len(job.ids)) or job.lead
             draw.segment = self._body.pool.segment(lead)
             self._decoder.start(draw, draw.segment, lead)
-            self._leave_line(draw)
-            self._seat(draw)
+            self._dequeue(draw)
+            self._add_row(draw)
         self._newcomers = []
 
     def _step(self) -> None:

@@ -1,4 +1,4 @@
-"""The two names that search-and-learn imports from vLLM; its loops get another object in the place of `LLM`."""
+"""The two names that search-and-learn imports from vLLM; its loops get another object instead of `LLM`."""
 
 
 class LLM:
