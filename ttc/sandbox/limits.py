@@ -145,10 +145,13 @@ ROOT = Path(__file__).resolve().parents[2]
 class Tier:
     """One way to contain programs.
 
-    Attributes: name: landlock, bubblewrap or unsafe. landlock: version of Landlock's interface that cells use; 0 for
-    none. seccomp: whether cells have a system call filter. confined: whether cells of root become an unused user.
-    namespaced: whether the kernel counts the threads of the cells' user separately from all others. prefix: the command
-    in front of the zygote's interpreter.
+    Attributes:
+        name: landlock, bubblewrap or unsafe.
+        landlock: version of Landlock's interface that cells use; 0 for none.
+        seccomp: whether cells have a system call filter.
+        confined: whether cells of root become an unused user.
+        namespaced: whether the kernel counts the threads of the cells' user separately from all others.
+        prefix: the command in front of the zygote's interpreter.
     """
 
     name: str
