@@ -5,9 +5,10 @@
 Every run is an ordinary `ttc eval` in a folder of its own (so the script resumes), on held-out `arithmetic` problems:
 
 1. search   greedy, single samples at a temperature tuned on other problems, majority of 32, tree of 16; and what the
-reward model answers itself, greedily, since it is a language model that was trained for longer 2. modes    thinking and
-no-think, on the easiest and on the default level 3. budgets  a thinking cap with the hand-over against hard truncation
-at the same cap, at seven caps 4. waits    one suppressed end of thinking against none
+            reward model answers itself, greedily, since it is a language model that was trained for longer
+2. modes    thinking and no-think, on the easiest and on the default level
+3. budgets  a thinking cap with the hand-over against hard truncation at the same cap, at seven caps
+4. waits    one suppressed end of thinking against none
 
 About 25 minutes on one core. Left out: other models and tasks; throughput is in the other benchmarks.
 """

@@ -37,17 +37,30 @@ FEWER_SEED_BITS = 31
 class Features:
     """The features that a server was found to support (`ttc.engines.openai.probe`).
 
-    Attributes: model: its name. max_context: in tokens, where the server reports it. ids: accepts and returns token
-    ids. logprobs: returns those of sampled tokens. scores: returns the log-probabilities of a prompt's ids. text:
-    completes plain text. prefill: the thinking switches (as `ThinkState`) with which it continues an assistant message
-    unchanged. stops: distinguishes a stop string from the end of the sequence. extras: accepts the sampling parameters
-    that OpenAI's own API lacks. llama: they have llama.cpp's names and values. verbose: returns llama.cpp's own answer
-    beside OpenAI's, with the ids of an answer that is not streamed. slots: number of requests it processes at once;
-    further ones wait in silence. opens: the switches with which its template opens a think block that it does not
-    separate from the answer. grammars: enforces a grammar (`ttc.core.ExtraSampling`). seeds: accepts a seed. seed_bits:
-    number of bits of a seed. efforts: uses a reasoning effort, and no switch of the template. usage: reports token
-    counts. streams: streams answers. own_temperature: refuses any other than 1. limit_field: its name of max_tokens.
-    served: its report about the model (`ttc.core.Served`). prices: its prices per token.
+    Attributes:
+        model: its name.
+        max_context: in tokens, where the server reports it.
+        ids: accepts and returns token ids.
+        logprobs: returns those of sampled tokens.
+        scores: returns the log-probabilities of a prompt's ids.
+        text: completes plain text.
+        prefill: the thinking switches (as `ThinkState`) with which it continues an assistant message unchanged.
+        stops: distinguishes a stop string from the end of the sequence.
+        extras: accepts the sampling parameters that OpenAI's own API lacks.
+        llama: they have llama.cpp's names and values.
+        verbose: returns llama.cpp's own answer beside OpenAI's, with the ids of an answer that is not streamed.
+        slots: number of requests it processes at once; further ones wait in silence.
+        opens: the switches with which its template opens a think block that it does not separate from the answer.
+        grammars: enforces a grammar (`ttc.core.ExtraSampling`).
+        seeds: accepts a seed.
+        seed_bits: number of bits of a seed.
+        efforts: uses a reasoning effort, and no switch of the template.
+        usage: reports token counts.
+        streams: streams answers.
+        own_temperature: refuses any other than 1.
+        limit_field: its name of max_tokens.
+        served: its report about the model (`ttc.core.Served`).
+        prices: its prices per token.
     """
 
     model: str
