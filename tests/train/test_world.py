@@ -150,7 +150,7 @@ def run(tmp_path, model, kind, processes, extra=""):
     recipe.write_text(RECIPE.replace("KIND", kind) + extra)
     out = tmp_path / f"{kind}-{processes}"
     command = [sys.executable, "-m", "ttc", "train", "run", str(recipe), "--out", str(out), "--seed", "1"]
-    command += ["--model", str(model), f"--processes={processes}"]
+    command += ["--model", str(model), f"--processes={processes}", "--keep-checkpoints"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TTC_DEBUG": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
