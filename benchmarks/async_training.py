@@ -52,7 +52,7 @@ class Waiting:
         self._seconds, self._inner = seconds, exact()
 
     def check_gold(self, target: TargetLike, item: str = "") -> None:
-        """As the exact verifier."""
+        """Check like the exact verifier."""
         self._inner.check_gold(target, item)
 
     async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
@@ -61,7 +61,7 @@ class Waiting:
         return await self._inner.verify(target, submission)
 
     async def close(self) -> None:
-        """Nothing to stop."""
+        """Do nothing."""
 
 
 def waiting(*, seconds: float) -> Waiting:
@@ -86,7 +86,7 @@ def cpu_seconds() -> float:
 
 
 def run(folder: Path, seed: int, changes: dict[str, str], base: Path | None) -> dict[str, float]:
-    """Run the recipe, from the base model of the run in `base` if there is one; returns what the last stage told."""
+    """Run the recipe, from the base model of the run in `base` if there is one; returns metrics of the last stage."""
     recipe = read_recipe("cipher-grpo", overrides=changes)
     options = RunOptions(folder, seed, None, "cpu", 1)
     if base is not None:

@@ -32,14 +32,14 @@ SEARCH = "particle8"
 
 
 def ttc(*words: object) -> None:
-    """Run a command of the toolkit; ends with it where it fails."""
+    """Run a command of the toolkit; raises SystemExit if it fails."""
     code = subprocess.run([sys.executable, "-m", "ttc", *map(str, words)], check=False).returncode
     if code != 0:
         raise SystemExit(f"ttc {words[0]} ended with exit code {code}")
 
 
 def draw(out: Path, seed: int, limit: int, strategy: str, concurrency: int, temperature: float, *more: object) -> None:
-    """Evaluate one strategy; a run that is there is only read."""
+    """Evaluate one strategy; an existing run is only read."""
     fixed = ("--baseline", "none", "--scorer", "prm", "--limit", limit, "--temperature", temperature)
     picked = ("--seed", seed, "--problems-seed", seed, "--concurrency", concurrency)
     ttc("eval", *fixed, *picked, "--strategy", strategy, "--out", out, *more)
@@ -61,7 +61,7 @@ def record(runs: Path, seeds: Sequence[int], problems: int) -> Path:
 
 
 def outcome(folder: Path) -> tuple[list[float], float]:
-    """Right answers by problem, and mean tokens."""
+    """Correct answers (1 or 0) by problem, and mean tokens."""
     records = sorted(read_run(folder).records, key=lambda record: record.problem.id)
     answers = [record.answer for record in records if record.answer is not None]
     return [float(is_correct(record)) for record in records], sum(a.usage.tokens for a in answers) / len(answers)

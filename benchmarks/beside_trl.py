@@ -32,8 +32,8 @@ Measure = Callable[[Any], Mapping[str, float]]
 
 
 def step_cost(train: Callable[[int], object], steps: int) -> dict[str, float]:
-    """Processor and wall seconds a step of a trainer that is told how many steps to take."""
-    train(1)  # what only the first run of a process pays
+    """CPU and wall seconds per step of `train`, which takes the number of steps."""
+    train(1)  # warm-up: costs of a process's first run
     spent: list[tuple[float, float]] = []
     for count in (1, steps):
         began = time.process_time(), time.perf_counter()
@@ -68,13 +68,13 @@ class Curve(TrainerCallback):  # type: ignore[misc]
         self.points: list[dict[str, float]] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any) -> None:
-        """A point where one is due."""
+        """Measure the model if a measurement is due."""
         if state.global_step % self._every == 0:
             self.points.append({"step": state.global_step, **self._measure(model)})
 
 
 def facts() -> dict[str, Any]:
-    """When, on what code and libraries, on how many threads."""
+    """Date, commit, versions of libraries, and number of threads."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl")}
     date = datetime.now(UTC).isoformat(timespec="seconds")

@@ -71,7 +71,7 @@ def by_trainer(model: Path, sequences: Sequences, dtype: torch.dtype, cast: bool
 
 
 def gap(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> dict[str, float]:
-    """How far two ways are apart, in nats."""
+    """Differences between two computations, in nats."""
     differences = [a - b for a, b in zip(one, other, strict=True)]
     pairs = [torch.cat(differences[place : place + 2]) for place in range(0, len(differences), 2)]
     whole = torch.cat(differences)
@@ -83,7 +83,7 @@ def gap(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> dict[str,
 
 
 def table(sequences: Sequences, ways: Mapping[str, Sequence[torch.Tensor]]) -> dict[str, Any]:
-    """Every way against the trainer in fp32 and against the engine, for prompts and answers."""
+    """Each computation against the trainer in fp32 and against the engine, for prompts and answers."""
     parts: Mapping[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
         "prompts": lambda row, length: row[: length - 1],
         "answers": lambda row, length: row[length - 1 :],

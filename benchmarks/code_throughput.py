@@ -49,7 +49,7 @@ SUM = "```python\nprint(sum(map(int, input().split())))\n```"
 
 
 def main() -> None:
-    """Run the parts that are asked for; saved results of the others stay."""
+    """Run the requested parts; saved results of the others are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=os.environ.get("TTC_DATA"), metavar="DIR")
     parser.add_argument(
@@ -163,7 +163,7 @@ async def _rate(cases: Iterator[tuple[TargetLike, str]]) -> dict[str, Any]:
 
 # -- the mixed run -----------------------------------------------------------------------------------------------------
 def mixed() -> dict[str, Any]:
-    """Run the mixed requests and look at what is left of them."""
+    """Run the mixed requests and count leaked processes, descriptors and files."""
     before, descriptors, files = descendants(), len(os.listdir("/proc/self/fd")), left_files()
     result = asyncio.run(_mixed())
     return {
@@ -239,7 +239,7 @@ def quantiles(verdicts: Sequence[Verdict]) -> dict[str, float]:
 
 
 def left_files() -> set[str]:
-    """What lies in the temporary folders and may be ours."""
+    """Entries of the temporary folders that may be ours."""
     return {str(path) for folder in FOLDERS for path in Path(folder).glob("ttc-*")}
 
 

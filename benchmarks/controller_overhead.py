@@ -53,7 +53,7 @@ Tape: TypeAlias = dict[str, dict[int, list[Step]]]
 
 
 def script(prompt: Prompt, path: tuple[int, ...], key: int) -> str:
-    """Eight short steps and an answer, wherever it is continued."""
+    """Return eight short steps and an answer, whatever the prompt."""
     done = prompt.generated_text.count("\n\n")
     return "step\n\n" * (STEPS - done) + "\\boxed{7}"
 
@@ -67,7 +67,7 @@ class Flat:
         return [Score(0.5 + 0.01 * (prompt.path[-1] % 7)) for prompt in prompts]
 
     def release(self, problem_id: str) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 STRATEGIES: dict[str, tuple[Any, int]] = {
@@ -117,7 +117,7 @@ def row(name: str, strategy: Any, steps: int, problems: int, in_flight: int) -> 
 
 
 class TapedEngine:
-    """Passes requests on and writes them down."""
+    """Forwards requests and records them."""
 
     def __init__(self, inner: Engine, tape: Tape) -> None:
         self.inner, self.tape = inner, tape
@@ -134,7 +134,7 @@ class TapedEngine:
 
 
 class TapedScorer:
-    """Passes prompts on and writes them down."""
+    """Forwards prompts and records them."""
 
     def __init__(self, inner: Scorer, tape: Tape) -> None:
         self.inner, self.tape = inner, tape
@@ -151,7 +151,7 @@ class TapedScorer:
 
 
 def drop(usage: Usage) -> None:
-    """Count nothing."""
+    """Discard the usage."""
 
 
 async def search(engine: Engine, scorer: Scorer, problems: Sequence[Problem]) -> None:
@@ -187,7 +187,7 @@ def measured(work: Callable[[Engine, Scorer], Awaitable[None]], warm_up: Sequenc
 
     async def go() -> dict[str, float]:
         engine, scorer = make_engine(), prm()
-        await search(engine, scorer, warm_up)  # what is imported and built on first use is no controller
+        await search(engine, scorer, warm_up)  # imports and lazy initialization are not the controller's
         before = engine.counters().generated
         wall, loop, whole = time.perf_counter(), time.thread_time(), time.process_time()
         await work(engine, scorer)

@@ -86,7 +86,7 @@ def processes(folder: str, threads: int) -> Run:
 
 
 def before(folder: str, threads: int) -> Run:
-    """The engine of a checkout of 4af414b, from before keys and values lay in pages; `Worker` is told where it lies."""
+    """The engine of a checkout of 4af414b, before the paged cache; `Worker` gets its path."""
     return embedded(folder, threads, place="ttc.engines.embedded")
 
 
@@ -158,7 +158,7 @@ def fast_dtype() -> str:
 
 ENGINES = {f.__name__: f for f in (embedded, processes, invariant, before, transformers, vllm)}
 NAMES = [name for name in ENGINES if name != "before"]
-"""What this command can measure; `benchmarks.forest --before` takes the other."""
+"""The engines that this command measures; `benchmarks.forest --before` uses the other one."""
 
 
 def serve(engine: str, folder: str, threads: int) -> None:
@@ -217,7 +217,7 @@ class Worker:
         return dict(json.loads(line))
 
     def close(self) -> None:
-        """Let it end."""
+        """Stop the worker."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()

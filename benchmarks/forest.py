@@ -84,7 +84,7 @@ def ratios(pairs: Sequence[tuple[Seconds, Seconds]]) -> dict[str, float]:
 
 
 def endless(folder: Path, scratch: Path) -> str:
-    """A copy of the model that never ends by itself."""
+    """A copy of the model without end-of-sequence ids."""
     copy = scratch / "model"
     shutil.copytree(folder, copy)
     for name in ("config.json", "generation_config.json"):
@@ -96,7 +96,7 @@ def endless(folder: Path, scratch: Path) -> str:
 
 
 class Bench:
-    """One engine, driven through its public interface, whose cache is filled with made-up keys."""
+    """One engine, driven through its public interface, whose cache is filled with random keys."""
 
     def __init__(self, folder: str, rounds: int) -> None:
         self.folder, self.rounds = folder, rounds
@@ -115,7 +115,7 @@ class Bench:
         return self.scheduler.call(action).result()
 
     def plant(self, ids: Sequence[int], prefix: Sequence[int] = ()) -> None:
-        """Put made-up keys of `ids` into the cache, after those of `prefix`."""
+        """Fill the cache with random keys for `ids`, after those of `prefix`."""
         dims, pool, cache = self.body.dims, self.body.pool, self.scheduler._batch.tree
 
         def go() -> None:
@@ -127,7 +127,7 @@ class Bench:
         self.call(go)
 
     def spend(self, prompts: Sequence[Sequence[int]], draws: int, tokens: int) -> Seconds:
-        """What so many tokens for each draw of each prompt take."""
+        """Time of drawing so many tokens for each draw of each prompt."""
         sampling = Sampling(temperature=0.8, max_tokens=tokens, seed=1)
 
         async def go() -> None:
@@ -156,7 +156,7 @@ class Bench:
         self.call(self.scheduler._batch.forget)
 
     def alternate(self, first: Callable[[], Seconds], second: Callable[[], Seconds]) -> dict[str, float]:
-        """Both in turns."""
+        """Time both alternately."""
         return ratios([(first(), second()) for _ in range(self.rounds)])
 
 
@@ -287,7 +287,7 @@ def _steps(body: Body, call: Callable[[Callable[[], Any]], Any], rounds: int) ->
 
 
 async def search_all(engine: Any, problems: Sequence[Any]) -> Any:
-    """Search every problem at once; returns what the engine has counted."""
+    """Search all problems at once; returns the engine's counters."""
     strategy = partial(tree, scorer=constant(), n=8, step=NEVER, max_step_tokens=24)
     sampling = Sampling(max_tokens=160)
     await asyncio.gather(*(solve(p, engine=engine, strategy=strategy, seed=5, sampling=sampling) for p in problems))

@@ -33,14 +33,14 @@ TREES = {"tree_32x8": (32, 8, 24), "tree_32x8_short": (32, 8, 8), "tree_4x64": (
 
 @dataclass(frozen=True)
 class Others:
-    """Where what is compared with lies; None leaves it out."""
+    """Paths of the engines to compare with; None leaves one out."""
 
     vllm_python: str | None
     before: Path | None = None
     """A checkout of 4af414b: the engine from before keys and values lay in pages."""
 
     def workers(self, names: Sequence[str], folder: str, threads: int) -> dict[str, Worker]:
-        """A process for each engine that there is."""
+        """Start a process for each engine that is present."""
         lacking = {"vllm"} if self.vllm_python is None else set()
         lacking |= {"before"} if self.before is None else set()
         return {

@@ -99,7 +99,7 @@ def envelope(
 
 
 def of_other_half(spots: Sequence[Spot], tokens: float, rows: Sequence[int]) -> list[float]:
-    """The envelope that one half of `rows` tells of, on the other half."""
+    """The envelope chosen on one half of `rows`, evaluated on the other half."""
     halves, right = (rows[::2], rows[1::2]), dict[int, float]()
     for here, seen in (halves, halves[::-1]):
         right.update(zip(here, envelope(spots, tokens, here, seen), strict=True))
@@ -128,7 +128,7 @@ def regrets(
 
 
 def analyse(runs: Path) -> dict[str, Any]:
-    """Everything that the recorded runs show."""
+    """All results of the recorded runs."""
     pools = {group.name: read_pools(runs / "pools" / group.name) for group in POOLS}
     names = list(pools["greedy"].by_id)
     sampled = pools["samples"]

@@ -45,7 +45,7 @@ def _trees(n: int, *policies: str) -> tuple[str, ...]:
 
 
 def _sized(n: int, *more: str) -> tuple[str, ...]:
-    """What draws about n samples and fell behind."""
+    """Strategies that draw about n samples and fell behind the others."""
     cheap = max(n // 4, 2)
     return (
         f"confidence:n={n},warmup={cheap},group=16,chunk=16",

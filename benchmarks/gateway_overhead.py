@@ -174,7 +174,7 @@ def upstream() -> Iterator[str]:
 
 
 def answer(pipe: Any) -> None:
-    """Serve until the process ends; says the port first."""
+    """Print the port, then serve until the process ends."""
 
     async def serve() -> None:
         server = await asyncio.start_server(converse, "127.0.0.1", 0)

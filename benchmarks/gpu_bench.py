@@ -29,7 +29,7 @@ BANDWIDTHS = {"H200": 4800, "H100": 3350, "A100": 2039, "L40": 864, "A10": 600, 
 SMALL = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "head_dim": 64,
          "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 261}  # fmt: skip
 LIMIT_S = 480.0
-"""No measurement begins later."""
+"""Seconds after which no further measurement starts."""
 MORE = 128  # tokens by which the two timed runs differ
 
 

@@ -47,7 +47,7 @@ SHAPES: dict[str, dict[str, Any]] = {
        "num_key_value_heads": 4, "vocab_size": 152064},
 }  # fmt: skip
 
-# The constants of the audit, as they were: `speed_estimate.py`.
+# The audit's original constants, from its `speed_estimate.py`.
 BANDWIDTH = 3.35e12
 NODE_S = 2.2e-6
 WEIGHTS = {"0.5B": 0.99e9, "7B": 14.1e9}

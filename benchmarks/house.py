@@ -30,13 +30,13 @@ ENTRIES = {
     "distillation job": ("distill/job/job.py", "distill/job.py"),
     "endpoint": ("serve/http/app.py", "serve/app.py"),
 }
-"""Where a reader starts, newest place first."""
+"""Entry points for a reader, newest first."""
 PARTICIPLES = {
     *("found", "told", "made", "given", "known", "asked", "wanted", "kept", "drawn", "shown", "said", "taken"),
     *("written", "seen", "held", "done", "gone", "came", "used", "picked", "chosen", "laid", "bound", "stated"),
     *("spent", "grown", "cut", "sent", "stored", "joined", "sampled", "measured", "judged"),
 }
-"""Words that say what happened to a thing and not what it is."""
+"""Bare participles: names for what happened to a value and not for what it is."""
 CONFIGURATION = (
     *("ttc/choices.py", "ttc/config.py", "ttc/options.py", "ttc/ranges.py", "ttc/recipe.py", "ttc/registry.py"),
     *("ttc/signatures.py", "ttc/specs.py", "ttc/values.py", "ttc/vllm_engine/options.py", "ttc/scorers/_options.py"),
@@ -58,7 +58,7 @@ Graph = dict[str, set[str]]
 
 @dataclass(frozen=True)
 class Module:
-    """One product file: where it is, and what it says."""
+    """One product file: its path and its parsed content."""
 
     path: str
     lines: int
@@ -71,7 +71,7 @@ class Module:
 
     @property
     def name(self) -> str:
-        """As an import spells it."""
+        """The module's dotted name."""
         return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
     @property

@@ -46,7 +46,7 @@ TINY = {"steps": 300, "rows": 48, "hidden": 48, "layers": 2, "heads": 2, "kv_hea
 SMALL = {"symbols": 12, "max_steps": 4}
 """Of the cipher walk, which a tiny model learns in seconds."""
 LIMIT = 120
-"""Problems that a stage is asked which only others read."""
+"""Problems for a stage whose output only other stages read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def shrunk(recipe: Recipe) -> Recipe:
 
 
 class Workshop:
-    """Makes what the stages of recipes start from, each thing once."""
+    """Makes the inputs of recipes' stages, each once."""
 
     def __init__(self, folder: Path, bases: Path | None = None) -> None:
         self.folder = folder
@@ -100,7 +100,7 @@ class Workshop:
         return place / "model"
 
     def setting(self, folder: Path, model: Path | None) -> Setting:
-        """Where a stage runs here."""
+        """The setting of a stage in this benchmark."""
         return Setting(folder, model, SEED, "cpu", 1, lambda text: None)
 
     def make(self, recipe: Recipe, name: str, root: Path, base: Path) -> None:

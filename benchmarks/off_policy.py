@@ -51,7 +51,7 @@ NEVER = 10**6
 
 
 def curve(way: str, base: Path, out: Path, seed: int, rounds: int, every: int = NEVER) -> list[dict[str, float]]:
-    """Run one way for so many rounds; held-out accuracy, sampled, after every `every` of them."""
+    """Run one variant for so many rounds; held-out accuracy, sampled, after every `every` of them."""
     fields = {**WAYS[way], "steps": str(rounds), "eval_every": str(every), "save_every": str(NEVER), "record": "false"}
     fields["held_out_limit"] = "128" if every < NEVER else "1"
     recipe = read_recipe("cipher-grpo", overrides={f"grpo.{name}": value for name, value in fields.items()})
@@ -103,13 +103,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         values = [[at_updates(way, one, updates) for one in told] for updates in (UPDATES // 2, UPDATES)]
         values.append([at_seconds(one, seconds) for one in told])
         cost = told[0]["cpu_s_a_round"]
-        half, whole, timed = (_told(value) for value in values)
+        half, whole, timed = (_formatted(value) for value in values)
         spent = f"{cost * UPDATES / PER_ROUND[way]:.0f}"
         lines.append(f"| {way} | {PER_ROUND[way]} | {cost:.3f} | {half} | {whole} | {timed} | {spent} |")
     return "\n".join(lines)
 
 
-def _told(values: Sequence[float]) -> str:
+def _formatted(values: Sequence[float]) -> str:
     mean = f"{100 * fmean(values):.1f}"
     if len(values) < 2:
         return mean

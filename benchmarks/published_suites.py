@@ -37,7 +37,7 @@ UNCLASSED = "not classed"
 
 @dataclass(frozen=True, slots=True)
 class PublishedCase:
-    """One published assertion: whether `prediction` is equal to `gold`; `name` says where it stands."""
+    """One published assertion: whether `prediction` is equal to `gold`; `name` is its place in the suite."""
 
     name: str
     gold: str

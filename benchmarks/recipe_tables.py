@@ -29,7 +29,7 @@ TITLES: Mapping[str, str] = {
     "likelihood_prm": "probability of held-out tokens, reward model",
     "likelihood_student": "probability of held-out tokens, student",
 }
-"""What a stage is shown by: the first of these that it measured, or all of the family's."""
+"""The metric shown for a stage: the first of these that it measured, or all of the family's."""
 
 
 def stages(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -51,7 +51,7 @@ def read(name: str) -> Recipe:
 
 
 def run(name: str, seed: int, out: Path) -> None:
-    """Run one recipe in this process; writes what its stages measured of themselves and of each other."""
+    """Run one recipe in this process; writes the measurements of its stages, by themselves and compared."""
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     recipe, folder = read(name), out / f"seed-{seed}" / name
@@ -123,21 +123,21 @@ def _commit() -> str:
 
 
 class _Clock:
-    """Processor seconds of each stage, told by what the run logs."""
+    """CPU seconds of each stage, by the messages of the run's log."""
 
     def __init__(self) -> None:
         self._marks: list[tuple[str, float]] = []
 
     def log(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
-        if text.startswith(("stage ", "retention")) and not (text.startswith("retention") and self._told("retention")):
+        is_first_of_retention = text.startswith("retention") and not (
+            self._marks and self._marks[-1][0].startswith("retention")
+        )
+        if text.startswith("stage ") or is_first_of_retention:
             self._marks.append((text, _cpu()))
 
-    def _told(self, head: str) -> bool:
-        return bool(self._marks) and self._marks[-1][0].startswith(head)
-
     def seconds(self) -> dict[str, float]:
-        """By stage; a stage that was there already took none."""
+        """CPU seconds by stage; a stage that was complete before has none."""
         ends = [mark for _, mark in self._marks[1:]] + [_cpu()]
         return {
             text.partition(":")[0] if text.startswith("retention") else _stage(text): round(end - start, 1)
@@ -177,7 +177,7 @@ def jobs(seeds: Sequence[int], names: Sequence[str], shard: str) -> list[tuple[i
 
 
 def gathered(out: Path, seeds: Sequence[int], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of the runs that have ended, of whatever shard; says which have not."""
+    """The rows of the finished runs of all shards; prints the unfinished ones."""
     places = [(seed, name, out / f"seed-{seed}" / name / ROW) for seed in seeds for name in names]
     for seed, name, place in places:
         if not place.is_file():

@@ -61,7 +61,7 @@ def recipe_of(hole: str) -> Recipe:
 
 
 def run(hole: str, seed: int, out: Path) -> dict[str, Any]:
-    """Run one; a run that was cut goes on."""
+    """Run one case; an interrupted run is resumed."""
     folder, recipe = out / f"{hole}-{seed}", recipe_of(hole)
     options = RunOptions(folder, seed, None, "cpu", 1)
     claim(recipe, options)
@@ -79,7 +79,7 @@ def _commit() -> str:
 
 
 def told(folder: Path) -> dict[str, Any]:
-    """What happened in a stage: reward and truth, when the hole was found, which rules fired."""
+    """Results of a stage: reward and truth, when the hole was found, which rules fired."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     by_step: dict[int, list[Rollout]] = {}
     for rollout in read_rollouts(folder / "rollouts.jsonl"):
@@ -111,7 +111,7 @@ def smooth(values: Sequence[float]) -> list[float]:
 
 
 def true(rollout: Rollout) -> bool:
-    """Whether the answer is right, whatever the verifier said."""
+    """Whether the answer is correct, independent of the verifier's verdict."""
     return rollout.finish_reason == "stop" and rollout.text.strip() == str(rollout.target)
 
 

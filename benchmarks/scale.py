@@ -74,7 +74,7 @@ def command(num: int) -> dict[str, Any]:
 
 
 def _used(started: float) -> dict[str, float]:
-    """What this process has taken."""
+    """Resources used by this process."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return {
         "seconds": round(time.perf_counter() - started, 1),

@@ -104,7 +104,7 @@ def unique(local: Any, found: Sequence[Sequence[Sequence[Prompt]]]) -> int:
 
 @dataclass(frozen=True)
 class Form:
-    """A form of reward model: its adapter, what ends a step, the ways to ask a server of it, and how it is made."""
+    """A form of reward model: its adapter, what ends a step, the ways to query a server of it, and its constructor."""
 
     adapter: str
     delimiter: str
@@ -131,7 +131,7 @@ def token_classifier(vocab: int) -> Any:
 
 
 def process_reward_model(vocab: int) -> Any:
-    """A Qwen2 with the two layers of Qwen2.5-Math-PRM, whose own code nobody runs."""
+    """A Qwen2 with the two layers of Qwen2.5-Math-PRM, whose own code is not run."""
     import torch
     from transformers import Qwen2Config, Qwen2Model
 
@@ -208,7 +208,7 @@ def counted(url: str) -> int:
 
 
 def measure(kind: str, folder: Path, form: Form, backends: Sequence[str]) -> list[dict[str, Any]]:
-    """One row per backend, and per way to ask a server, for one form of the model; only those of `backends`."""
+    """One row per backend, and per way to query a server, for one form of the model; only those of `backends`."""
     found, rows = searches(form.delimiter), []
     local = prm(str(folder), EmbeddedCore(device="cpu"), adapter=form.adapter)
     reference: list[float] = []

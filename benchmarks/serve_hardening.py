@@ -162,7 +162,7 @@ FLOODS = {
 
 
 def flood_of(place: tuple[str, int], parts: tuple[bytes, bytes]) -> Callable[[], None]:
-    """Send `FLOOD` bytes, as far as the server lets them in."""
+    """Send `FLOOD` bytes, or as many as the server accepts."""
     head, unit = parts
     block = unit * (65536 // len(unit))
 
@@ -176,12 +176,12 @@ def flood_of(place: tuple[str, int], parts: tuple[bytes, bytes]) -> Callable[[],
 
 
 def ask(url: str, stream: bool) -> None:
-    """A chat, whatever comes back."""
+    """Send a chat and ignore the reply."""
     httpx2.post(f"{url}/v1/chat/completions", json={**QUESTION, "stream": stream}, timeout=LIMIT_S)
 
 
 def alive(url: str) -> bool:
-    """Whether the server answers a plain question."""
+    """Whether the server answers a simple request."""
     return httpx2.get(f"{url}/health", timeout=LIMIT_S).status_code == 200
 
 

@@ -117,7 +117,7 @@ def _engine(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
 
 
 def address_of(log: IO[str], server: subprocess.Popen[bytes]) -> str:
-    """Where the server listens, once it says so."""
+    """The server's address, once it has printed it."""
     while server.poll() is None:
         log.seek(0)
         found = re.search(r'"listening on ([^"\s]+)"', log.read())
@@ -187,7 +187,7 @@ async def _stream(client: httpx2.AsyncClient, url: str, number: int, seed: int) 
 
 
 async def _settled(probe: httpx2.AsyncClient, url: str, pid: int) -> State:
-    """The state once nothing runs any more, or after five seconds."""
+    """The state once no request is running, or after five seconds."""
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         state = await _state(probe, url, pid)

@@ -15,7 +15,7 @@ START_S = 300.0
 
 
 class ServingEnded(RuntimeError):
-    """The server ended, or did not listen in time; the message is what it said."""
+    """The server ended, or did not listen in time; the message is its output."""
 
 
 @contextmanager

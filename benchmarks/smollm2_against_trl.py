@@ -52,7 +52,7 @@ HERE = Path(__file__).resolve()
 TOKENS, RATE, SEED, NEVER = 128, 1e-6, 1, 10**6
 TASK = "gsm8k:split=train"
 ENGINES = {"exact": "embedded:dtype={dtype},batch_invariant=true", "embedded": "embedded:dtype={dtype}"}
-"""What rollouts are drawn by: with bits that hang on no other row (in fp32 the default of a stage), and faster."""
+"""Engines of the rollouts: batch-invariant (in fp32 a stage's default), and faster."""
 ROWS = 512
 """Questions that both draw from."""
 
@@ -132,7 +132,7 @@ def sampled(prompts: int, n: int, steps: int, engine: str, half: bool) -> dict[s
 
 
 def their_grpo(model: Path, folder: Path, steps: int, half: bool) -> float | None:
-    """GRPO in TRL, of the questions that this toolkit asks."""
+    """GRPO in TRL, with the questions that this toolkit uses."""
     from trl import GRPOConfig, GRPOTrainer
 
     lengths: list[int] = []
@@ -154,7 +154,7 @@ def their_grpo(model: Path, folder: Path, steps: int, half: bool) -> float | Non
 
 
 def asked() -> list[dict[str, str]]:
-    """The questions as the task asks them."""
+    """The questions as the task renders them."""
     return [{"prompt": item.problem.messages[-1].content} for item in make_task(TASK).items(ROWS, 0)]
 
 

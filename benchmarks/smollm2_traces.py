@@ -108,7 +108,7 @@ def job(model: Path, url: str, task: str, most: int, options: argparse.Namespace
 
 
 def distilled(name: str, model: Path, out: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Run the job; what came out."""
+    """Run the job and return its results."""
     out.mkdir(parents=True, exist_ok=True)
     teacher, most = TEACHERS[name]
     with teacher() as url:
@@ -136,7 +136,7 @@ def distilled(name: str, model: Path, out: Path, options: argparse.Namespace) ->
 
 
 def exact(answer: Answer, cap: int, markers: Sequence[str], before: Any, after: Any) -> str:
-    """What is wrong with a case; empty where nothing is."""
+    """The faults of a case; empty if there are none."""
     usage = answer.usage
     roots = [event for event in answer.trace if event.kind == "generate"]
     drawn, read = after.generated - before.generated, after.prompt - before.prompt

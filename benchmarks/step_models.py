@@ -77,7 +77,7 @@ def _walked(secret: Cipher, start: int, steps: int, rng: random.Random) -> Solut
 
 
 def rows_of(solutions: Sequence[Solution], text: Text) -> list[StepRow]:
-    """The solutions as a process reward model is asked: behind every step."""
+    """The solutions as a process reward model judges them: after every step."""
     rows = []
     for one in solutions:
         ids = text.encode(one.question + "".join(one.steps))
@@ -87,7 +87,7 @@ def rows_of(solutions: Sequence[Solution], text: Text) -> list[StepRow]:
 
 
 def asked(solutions: Sequence[Solution], text: Text) -> list[StepRow]:
-    """The solutions as a generative verifier is asked: behind the whole answer."""
+    """The solutions as a generative verifier judges them: after the whole answer."""
     rows = []
     for one in solutions:
         ids = text.encode(f"{one.question}{''.join(one.steps)}</think>{one.answer}{ASK}")
@@ -105,7 +105,7 @@ def judged(rows: Sequence[Judged]) -> list[float]:
 
 
 def shown(before: Sequence[Judged], after: Sequence[Judged], seed: int) -> dict[str, float]:
-    """Before against after, and always saying right against after."""
+    """Accuracy after training against before, and against always answering "right"."""
     keys = [row.cluster for row in after for _ in row.labels]
     always = [float(label == 1.0) for row in after for label in row.labels if label is not None]
     found = gains("trained", judged(before), judged(after), seed, keys)
@@ -204,7 +204,7 @@ def _read(folder: Path, words: tuple[str, str] | None) -> StepModel:
 
 
 def _run(stage: Stage, folder: Path, model: Path | None, seed: int) -> StageResult:
-    """Run a stage, or read what it came to."""
+    """Run a stage, or read its saved result."""
     done = read_result(folder)
     if done is None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -52,7 +52,7 @@ _NEXT = re.compile(r"^next: (ttc .+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """Who comes: the extra of the wheel that they install, and what they type then."""
+    """One kind of new user: the extra of the wheel that they install, and the commands that they type."""
 
     name: str
     has: str
@@ -89,7 +89,7 @@ STRANGERS = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What was typed, what the screen showed, and how long it took."""
+    """One command: the text typed, the screen's output, and the seconds it took."""
 
     typed: str
     screen: str
@@ -187,7 +187,7 @@ def _await(address: str, process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def model_folder() -> Iterator[str]:
-    """A stranger without a server has no address."""
+    """Yield no address, for a stranger without a server."""
     yield ""
 
 
@@ -218,7 +218,7 @@ def table_of(visits: Mapping[str, Sequence[Command]]) -> str:
 
 
 def main() -> None:
-    """Let them come one after the other."""
+    """Run the strangers one after the other."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--wheel", type=Path, required=True)
     parser.add_argument("--smollm2", type=Path, default=Path("build/smollm2"))

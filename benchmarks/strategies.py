@@ -105,7 +105,7 @@ def modes(bench: Bench, default_level: int) -> dict[str, Any]:
 
 
 def _few(bench: Bench, level: int) -> int:
-    """The easiest level has fewer distinct held-out problems than a large run asks for."""
+    """Cap a number of problems: the easiest level has fewer distinct held-out ones than a large run needs."""
     return min(bench.limit, 500) if level == 1 else bench.limit
 
 

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def child(size: str, again: str) -> dict[str, Any]:
-    """A row, from a process of its own."""
+    """Measure one row in a separate process."""
     words = [sys.executable, "-m", "benchmarks.train_memory", "--one", size, again]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -88,7 +88,7 @@ def _filled(batch: TokenBatch) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table, and keep it where asked to."""
+    """Print the table and, if requested, save it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="a model folder")
     parser.add_argument("--batches", type=int, default=12)

@@ -48,7 +48,7 @@ def stopped_at_once() -> Iterator[None]:
 
 
 class Interrupted(KeyboardInterrupt):
-    """A signal ended the work; `number` is the signal's, or 0 where it is not known; the text says what is kept."""
+    """A signal ended the work; `number` is the signal's, or 0 where it is not known; the text states what is kept."""
 
     def __init__(self, number: int, kept: str = "") -> None:
         """Record the signal's `number`."""
@@ -76,7 +76,7 @@ class StopRequest:
         return self.number != 0
 
     def interrupted(self, kept: str) -> Interrupted:
-        """The exception for the requested end; `kept` says what of the work is kept."""
+        """The exception for the requested end; `kept` states what of the work is kept."""
         return Interrupted(self.number or signal.SIGTERM, kept)
 
     @contextmanager

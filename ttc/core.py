@@ -375,7 +375,7 @@ NO_VERDICT: frozenset[Status] = frozenset({"timeout", "limit", "error"})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is asked, without the target.
+    """The conversation to answer, without the target.
 
     `kind` names the answer kind (`math`, `choice`, `exact`, ...) by which `ttc.answers` extracts and groups final
     answers; the task binds it. `meta` is for reports (level, subject); strategies must not need it.
@@ -723,17 +723,17 @@ class Prices:
 
 @runtime_checkable
 class Priced(Protocol):
-    """An engine whose server may say what its tokens cost."""
+    """An engine whose server may report what its tokens cost."""
 
     @property
     def prices(self) -> Prices | None:
-        """What the server says; None where it says nothing."""
+        """The prices that the server reports; None if it reports none."""
         ...
 
 
 @runtime_checkable
 class Retrying(Protocol):
-    """An engine that asks servers, and retries failures that may pass."""
+    """An engine that sends requests to servers, and retries failures that may be temporary."""
 
     @property
     def failures(self) -> Mapping[str, int]:
@@ -767,11 +767,11 @@ class PricedScorer(Protocol):
 
 @runtime_checkable
 class WholeAnswerScorer(Protocol):
-    """A scorer that says whether it judges only whole answers, so that it cannot guide a search by steps."""
+    """A scorer that states whether it judges only whole answers, so that it cannot guide a search by steps."""
 
     @property
     def whole_answers(self) -> bool:
-        """True if the score of an unfinished path means nothing."""
+        """True if the score of an unfinished path is meaningless."""
         ...
 
 

@@ -58,7 +58,7 @@ class TTCError(Exception):
 
 
 class ConfigError(TTCError, ValueError):
-    """A name, parameter, file or value given by the user cannot be used; says which and how to fix it."""
+    """A name, parameter, file or value given by the user cannot be used; the message names it and the fix."""
 
 
 class UnknownName(ConfigError):

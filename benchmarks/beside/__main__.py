@@ -36,12 +36,12 @@ from benchmarks.strangers import HOSTED, KEY, PAGE, PROBLEMS, hosted, problems
 
 PROGRAMS = Path(__file__).parent / "programs"
 LENIENT = replace(HOSTED, strict=False, rate=None, default_limit=1024)
-"""Takes any field, as often as it is asked, and requests without a limit."""
+"""Accepts any field, any number of times, and requests without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPage:
-    """A tool by its own README: what it shows first, what is installed, and what its first result says."""
+    """A tool by its own README: its first example, what is installed, and the text of its first result."""
 
     name: str
     shows: str
@@ -50,7 +50,7 @@ class FirstPage:
     says: str
     torch: bool = False
     bare: str = ""
-    """Installed after the others and without what it asks for."""
+    """Packages installed after the others and without their dependencies."""
 
 
 TOOLS = (

@@ -43,7 +43,7 @@ class Kept:
     seed: int
 
     def arms(self, stage: str, part: str, seed: int | None = None) -> Mapping[str, Arm]:
-        """The evaluations of a stage on a part, of this seed unless told another."""
+        """The evaluations of a stage on a part, by default of this seed."""
         path = self.folder / f"{stage}-{part}-{seed or self.seed}.json"
         return dict(json.loads(path.read_text())["arms"])
 
@@ -187,7 +187,7 @@ CLAIMS: Mapping[str, tuple[Callable[[Kept, str], Interval], Callable[[Interval],
 
 
 def _levels(kept: Kept, part: str) -> Iterator[str]:
-    """A line for each model asked greedily and for each search: its accuracy, and how far it is above the start."""
+    """A line for each model decoded greedily and for each search: its accuracy, and how far it is above the start."""
     start = kept.arms("probe", part)["sft"]
     for name, arm in kept.arms("probe", part).items():
         level = mean_interval([float(x) for x in arm["right"]], arm["problems"], seed=0)

@@ -29,11 +29,11 @@ BASES: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ChainPlace:
-    """One chain: the public model, a folder for what is large, a folder for what is kept, and how much is asked.
+    """One chain: the public model, a folder for large files, a folder for results, and the number of problems.
 
-    `part` and `limit` are the problems that evaluations ask; `cut` makes every stage a matter of seconds, on any model.
+    `part` and `limit` are the problems of evaluations; with `cut` every stage takes seconds, on any model.
     `kv_bytes` is what an engine may take for keys and values where several stages share a GPU; `commit` is that of the
-    code where git cannot tell it.
+    code where git cannot report it.
     """
 
     base: Path
@@ -91,7 +91,7 @@ class ChainPlace:
         print(f"wrote {path}", file=sys.stderr, flush=True)
 
     def arms(self, name: str) -> dict[str, Any]:
-        """The arms of a stage that are kept, with as many problems as are asked now."""
+        """The saved arms of a stage that have the current number of problems."""
         path = self.kept / f"{name}-{self.seed}.json"
         arms = json.loads(path.read_text())["arms"] if path.is_file() else {}
         return {key: arm for key, arm in arms.items() if len(arm["problems"]) == self.limit}

@@ -28,7 +28,7 @@ _TRAINING = Source("gsm8k_train", "openai/gsm8k", "main", "train")
 
 
 def worked_rows(place: ChainPlace) -> Path:
-    """The file of worked solutions in the form that the task asks for: steps, then the answer in a box."""
+    """The file of worked solutions in the form that the task requires: steps, then the answer in a box."""
     path = place.out / "gsm8k-worked.jsonl"
     place.out.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in _worked()))

@@ -73,7 +73,7 @@ def _log(text: str) -> None:
 
 
 def _facts() -> dict[str, str]:
-    """When and by what code: every row has its own, so that rows of several runs are told apart."""
+    """Date and commit, stored in every row to distinguish rows of several runs."""
     asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     found = {"commit": asked.stdout.strip(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     return {**found, "torch": torch.__version__, "python": sys.version.split()[0], "threads": "1"}

@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def tables(rows: Sequence[Row]) -> dict[str, str]:
-    """A Markdown table per claim, a line per seed; `run` says what was run when, `seeds` what holds over seeds."""
+    """A Markdown table per claim, a line per seed; `run` states what was run when, `seeds` the results over seeds."""
     found = {"run": _runs(rows), "seeds": "\n".join(over_seeds(rows))}
     for claim, columns in COLUMNS.items():
         own = sorted((row for row in rows if row["claim"] == claim), key=lambda row: int(row["seed"]))

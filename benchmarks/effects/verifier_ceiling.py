@@ -27,7 +27,7 @@ class Binary:
         return seeds.uniform(seeds.derive(SEED, "binary", prompt.problem_id, prompt.path), 0) < self._rates[good]
 
     def release(self, problem_id: str) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
 
 def verifier_ceiling(num: int) -> Effect:

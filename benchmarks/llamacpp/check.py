@@ -36,7 +36,7 @@ COUNTERS = ("prompt_tokens_total", "prompt_tokens_cached_total", "tokens_predict
 
 
 def ledger_holds(case: str) -> None:
-    """What the answers of a strategy say that they cost is what the engine counted, and the trace tells all of it."""
+    """The cost that a strategy's answers report equals the engine's counters and the total of the trace."""
 
     async def solve(engine: Any) -> tuple[dict[str, Answer], Usage]:
         answers = await suite.solve_in_order(engine, suite.cases("llamacpp")[case], suite.problems(2), 2)
@@ -76,7 +76,7 @@ async def seeds_hold(engine: Any) -> str:
 
 
 async def more_than_slots(engine: Any, url: str) -> str:
-    """Many more requests than slots wait here, and none there."""
+    """With many more requests than slots, the excess waits in the client and not in the server."""
     most = 0
 
     async def watch() -> None:

@@ -50,7 +50,7 @@ DRAIN_LIMIT, DRAIN_N = 400, 16
 
 
 def job_of(row: Row, args: argparse.Namespace, url: str, folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """What the client is told, and the targets that it is not."""
+    """The client's input, and the targets that it must not see."""
     level = LEVELS.get(row.model, EASY)
     items = list(arithmetic(level=level).items(row.limit, SEED))
     job = {
@@ -121,7 +121,7 @@ def measure(row: Row, args: argparse.Namespace, url: str, folder: Path) -> dict[
 
 
 def drain(row: Row, args: argparse.Namespace, url: str, folder: Path) -> dict[str, Any]:
-    """Kill a client in the middle of its work, and see how long the server goes on."""
+    """Kill a client in the middle of its work, and measure how long the server continues."""
     job, _ = job_of(row, args, url, folder)
     server.settle(url)
     server.forget(url)

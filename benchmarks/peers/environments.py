@@ -38,7 +38,7 @@ OPTILLM = (
 LOOPS = ("tqdm", "datasets", "accelerate", "regex", "word2number==1.1", "pebble==5.2.3", "sympy")
 
 PARSER = ("latex2sympy2==1.9.1", "antlr4-python3-runtime==4.7.2")
-"""Of search-and-learn's imports; its runtime of ANTLR is older than the one that others of them ask for."""
+"""Of search-and-learn's imports; its runtime of ANTLR is older than the one that others of them require."""
 
 ENVIRONMENTS: Mapping[str, Environment] = {
     "its_hub": Environment(("its_hub[lm]==1.2.0", *REWARD_MODEL), constrained=True),

@@ -22,7 +22,7 @@ SYSTEMS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """System -> its client, and the algorithms that it has of ours."""
 CAPPED = {"ttc": ("toolkit", ("cap",)), "bare": ("bare", ("cap",))}
-"""Who holds a cap on thinking; `bare` is vLLM's own cap."""
+"""Which side enforces a cap on thinking; `bare` is vLLM's own cap."""
 IN_STEP = "_in_step"
 """What the name of a search in lock-step ends with: all problems score when all have drawn."""
 STEPPED = {"ttc": ("toolkit", ("beam", "beam_in_step", "dvts", "dvts_in_step"))}
@@ -46,7 +46,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """The file that keeps it."""
+        """The file of the row's result."""
         return f"{self.model}-{self.limit}-n{self.n}-{self.system}-{self.algorithm}-draw{self.draw}"
 
 

@@ -88,7 +88,7 @@ def counters(url: str) -> dict[str, float]:
 
 
 def difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, int]:
-    """What was counted between two looks."""
+    """The difference of two readings of the counters."""
     names = sorted(name for name in {*before, *after} if name not in GAUGES)
     return {name: round(after.get(name, 0) - before.get(name, 0)) for name in names}
 
@@ -100,7 +100,7 @@ def at_work(url: str) -> int:
 
 
 def settle(url: str) -> None:
-    """Wait until the server is idle and its counters stand."""
+    """Wait until the server is idle and its counters no longer change."""
     while at_work(url):
         time.sleep(0.1)
     time.sleep(0.5)

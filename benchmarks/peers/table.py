@@ -101,7 +101,7 @@ def _pace(row: Saved) -> float:
 
 
 def _is_stopped(row: Saved) -> bool:
-    """Whether the time for a row was over before it was done."""
+    """Whether a row reached its time limit before it was done."""
     return "right" not in row and row.get("status") == -signal.SIGKILL
 
 

@@ -58,7 +58,7 @@ class Shared:
         return Usage(**{f.name: getattr(now, f.name) - getattr(self.before, f.name) for f in dataclasses.fields(now)})
 
     async def close(self) -> None:
-        """Later."""
+        """Do nothing; the engine is closed at the end of all checks."""
 
 
 def prompt(engine: Any, question: str = QUESTIONS[0]) -> Any:
@@ -201,7 +201,7 @@ async def tree_search(engine: Any, url: str | None) -> str:
 
 
 def ledger_holds(case: str) -> None:
-    """What the answers of a strategy say that they cost is what the engine counted, and the trace tells all of it."""
+    """The cost that a strategy's answers report equals the engine's counters and the total of the trace."""
 
     async def solve(engine: Any) -> tuple[Mapping[str, Answer], Usage]:
         return await suite.solve_in_order(engine, suite.cases("sglang")[case], suite.problems(2), 2), engine.counters()
@@ -310,7 +310,7 @@ def main() -> int:
 
 
 def attempt(name: str, check: Callable[[], Any]) -> dict[str, Any]:
-    """Run one check and say how it went; one that fails does not stop the others."""
+    """Run one check and print its result; a failure does not stop the others."""
     started = time.perf_counter()
     try:
         found, ok = check() or "", True

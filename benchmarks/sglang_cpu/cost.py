@@ -134,7 +134,7 @@ async def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and write down."""
+    """Measure and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="the model folder that the server serves")
     parser.add_argument("--url", required=True)

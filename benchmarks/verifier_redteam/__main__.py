@@ -29,7 +29,7 @@ ESCAPES = ("limit", "timeout", "error")
 
 
 def drawn(seed: int, count: int, golds: Golds) -> dict[str, list[Pair]]:
-    """About `count` pairs in all, the same number of every class; a class's hang on the seed and its name alone."""
+    """About `count` pairs, equally many of every class; a class's pairs depend only on the seed and its name."""
     each = -(-count // len(CLASSES))
     return {name: _of(name, maker, seed, each, golds) for name, maker in CLASSES.items()}
 

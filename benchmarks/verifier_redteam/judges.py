@@ -22,7 +22,7 @@ CHUNK = 50
 
 
 class Ours:
-    """This tree's verifiers, in process; their workers live as long as this does."""
+    """This repository's verifiers, in process; `close` ends their workers."""
 
     name = "ours"
 

@@ -21,7 +21,7 @@ MAX_GOLD = 10**7
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """`text` answers `question`, whose answer is `gold`; `right` says whether it should count."""
+    """`text` answers `question`, whose answer is `gold`; `right` is whether it should be accepted."""
 
     question: str
     gold: str
@@ -31,7 +31,7 @@ class Pair:
 
     @property
     def target(self) -> object:
-        """What our verifier gets: the gold and the question."""
+        """The target for our verifier: the gold and the question."""
         return self.gold if self.verifier == "choice" else {"answer": self.gold, "question": self.question}
 
 

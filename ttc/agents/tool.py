@@ -42,7 +42,7 @@ class Tool(Protocol):
 
     @property
     def about(self) -> str:
-        """One line that tells the model what it takes and returns."""
+        """One line for the model: parameters and result."""
         ...
 
     def start(self, problem: Problem) -> Use:

@@ -103,7 +103,7 @@ class Plan:
 
     @property
     def scored(self) -> bool:
-        """Whether some route asks a scorer."""
+        """Whether some route uses a scorer."""
         return any(route.kind.scored for route in self.routes)
 
     @property

@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
-    """Report the end that a signal asked for: what is kept, and how to resume.
+    """Report the end that a signal requested: what is kept, and how to resume.
 
     Only one of several processes reports it.
     """

@@ -18,7 +18,7 @@ from ttc.verifiers.shared.contract import Card, card_of
 
 REGISTRIES = "ttc.registries"
 WITH_ABOUT = ("strategy", "policy")
-"""Kinds whose listing says paper, cost and what is left out."""
+"""Kinds whose listing states paper, cost and what is left out."""
 
 
 def register(subparsers: Any) -> None:

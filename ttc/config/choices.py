@@ -79,7 +79,7 @@ class PartChoice:
 
 @dataclass(frozen=True, slots=True)
 class StrategyChoice:
-    """A strategy with checked parameters; `label` tells it from the same strategy with other parameters.
+    """A strategy with checked parameters; `label` distinguishes it from the same strategy with others.
 
     `inner` are its options that are strategies themselves: `best_of_n:n=4,of=refine,of.rounds=1`.
     """

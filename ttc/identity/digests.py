@@ -160,11 +160,11 @@ def named(digests: Mapping[str, str], *, before: str = "", after: str = "") -> d
 
 
 LOCATED = ("model", "scorer")
-"""Settings that name a folder: what is in it decides, and not where it lies."""
+"""Settings that name a folder: its content counts, not its path."""
 
 
 def located(contents: Mapping[str, Any], part: str, place: str, other: str) -> dict[str, str]:
-    """The names in `contents` that tell of a model or scorer at `place`, with what they are called at `other`."""
+    """The names in `contents` that belong to a model or scorer at `place`, with their names at `other`."""
     ending = f" of {part} {place}"
     return {name: f"{name.removesuffix(ending)} of {part} {other}" for name in contents if name.endswith(ending)}
 

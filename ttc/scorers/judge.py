@@ -34,7 +34,7 @@ from ttc.session.thinking import Split, split_whole
 
 
 class JudgeScorer:
-    """See the module docstring. Verdicts are cached per problem, so no question is asked twice."""
+    """See the module docstring. Verdicts are cached per problem, so no question is judged twice."""
 
     whole_answers = True
 

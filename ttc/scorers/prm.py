@@ -54,7 +54,7 @@ def _reading(**options: object) -> dict[str, Any]:
 
 
 def _is_whole(options: Backend) -> bool:
-    """Whether a server knows the model and how it is read."""
+    """Whether the server scores steps itself, so that no model folder is needed here."""
     return isinstance(options, StepsOverHttp) and options.protocol == "steps"
 
 

@@ -45,7 +45,7 @@ _PLACES: Mapping[str, str] = {
     "num_samples": "n=...",
     "n_samples": "n=...",
 }
-"""Where stands what other tools take as an option."""
+"""Options of other tools, and how to write them here."""
 
 
 def with_options(

@@ -87,7 +87,7 @@ def split_text(text: str, starts_inside: bool) -> Split[str]:
 
 
 def cut_text(text: str, inside: bool, opening: str, closing: str) -> Split[str]:
-    """Separate thinking from answer at these markers; `inside` says whether the text begins in a thought."""
+    """Separate thinking from answer at these markers; `inside` is whether the text begins in a thought."""
     thinking: list[str] = []
     answer: list[str] = []
     while True:
@@ -618,7 +618,7 @@ class Assembly:
         self.prompt = self.prompt.extend(ids, engine.decode(ids))
 
     def inject(self, engine: Engine, ids: Ids, waits: int = 0) -> None:
-        """Insert words that were not sampled; `waits` says how many ends of thinking they replace."""
+        """Insert words that were not sampled; `waits` is how many ends of thinking they replace."""
         self.injected.append((len(self.ids), len(self.ids) + len(ids)))
         self.ids += ids
         unknown: Logprobs = (None,) * len(ids)

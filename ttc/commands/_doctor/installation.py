@@ -161,7 +161,7 @@ def _parsed(text: str) -> Requirement:
 
 
 def _texts() -> list[str]:
-    """All requirements in the form of installed metadata, where those of extras are told apart by markers."""
+    """All requirements in the form of installed metadata, where markers distinguish those of extras."""
     try:
         return importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -236,7 +236,7 @@ def free_gib() -> float:
 
 
 def has_gpu() -> bool:
-    """Whether NVIDIA's driver sees a GPU; torch is not asked, since it may be the CPU build or broken."""
+    """Whether NVIDIA's driver sees a GPU; torch is not used, since it may be the CPU build or broken."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return pathlib.Path("/proc/driver/nvidia/gpus").is_dir()

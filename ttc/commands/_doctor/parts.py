@@ -208,7 +208,7 @@ def sglang(try_it: bool) -> Check:
 
 
 def openai(try_it: bool) -> Check:
-    """Check the client of compatible servers; a server that the environment names is asked for its models."""
+    """Check the client of compatible servers, and whether the server of OPENAI_BASE_URL lists its models."""
     number = version("openai")
     if number is None:
         return Check("engines", "openai", "missing", "the package openai is not installed", reinstall())
@@ -226,7 +226,7 @@ def openai(try_it: bool) -> Check:
 
 
 def ray_workers(try_it: bool) -> Check:
-    """Check Ray: its runtime takes seconds and hundreds of MB, so it is started only when asked."""
+    """Check Ray: its runtime takes seconds and hundreds of MB, so it is started only on request."""
     number = version("ray")
     if number is None:
         return Check("engines", "ray_workers", "missing", "ray is not installed", install("ray"))
@@ -244,7 +244,7 @@ FOREIGN: Mapping[str, Callable[[bool], Check]] = {
     "sglang": sglang,
     "vllm": vllm,
 }
-"""Engine to its check; the argument says whether to load a model."""
+"""Engine to its check; the argument is whether to load a model."""
 
 
 def _memory_options(device: str) -> list[str]:

@@ -51,7 +51,7 @@ from ttc.errors import ConfigError, EngineError, TTCError
 __all__ = ["Replica", "ReplicatedEngine", "start"]
 
 _END_S = 10.0
-"""A replica that has not ended this long after it was asked to is killed."""
+"""A replica that has not ended this long after the request to stop is killed."""
 
 
 def start(folder: Folder, model: str | None, options: Mapping[str, Any], processes: int) -> ReplicatedEngine:

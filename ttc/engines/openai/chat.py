@@ -42,7 +42,7 @@ class ChatDialect:
     path = "/chat/completions"
 
     def __init__(self, features: Features, text: Text | None = None) -> None:
-        """`features` tells whether a message can be continued; `text` counts tokens, None without a tokenizer."""
+        """`features` states whether a message can be continued; `text` counts tokens, None without a tokenizer."""
         self._features, self._text = features, text
 
     def render(self, messages: Sequence[Message], thinking: bool | None) -> Prompt:
@@ -138,7 +138,7 @@ class PlainDialect:
     path = "/completions"
 
     def __init__(self, text: Text, features: Features) -> None:
-        """`features` tells whether stop strings can be used."""
+        """`features` states whether stop strings can be used."""
         self._text, self._features = text, features
         self._eos_texts = [text.decode([token]) for token in text.eos_ids]
 

@@ -104,8 +104,8 @@ class Text:
         """
         plain = [{"role": "user", "content": "a"}]
         try:
-            prompt = self._applied(plain, {}, asks=True)
-            whole = self._applied([*plain, {"role": "assistant", "content": _PROBE}], {}, asks=False)
+            prompt = self._applied(plain, {}, add_generation_prompt=True)
+            whole = self._applied([*plain, {"role": "assistant", "content": _PROBE}], {}, add_generation_prompt=False)
         except ConfigError:  # the template refuses this conversation
             return ""
         lead = whole.removeprefix(prompt).partition(_PROBE)[0] if whole.startswith(prompt) else ""
@@ -142,7 +142,7 @@ class Text:
             options |= {"tools": offer} if offer else {}
         else:
             turns = plain_turns(turns, offer)
-        text = self._applied(turns, options, asks=True)
+        text = self._applied(turns, options, add_generation_prompt=True)
         state = self._state(text, turns, options)
         if thinking is False and state != "closed" and self.markers is not None:
             text, state = self._without_thought(text, turns, options), "closed"
@@ -158,14 +158,16 @@ class Text:
             think_state=state,
         )
 
-    def _applied(self, turns: list[dict[str, Any]], options: Mapping[str, Any], *, asks: bool) -> str:
-        """The conversation as text; `asks` adds the generation prompt."""
+    def _applied(self, turns: list[dict[str, Any]], options: Mapping[str, Any], *, add_generation_prompt: bool) -> str:
+        """The conversation as text, optionally with the generation prompt."""
         from jinja2 import TemplateError
 
         shown = in_parts(turns, self._in_parts)
         try:
             return str(
-                self._tokenizer.apply_chat_template(shown, tokenize=False, add_generation_prompt=asks, **options)
+                self._tokenizer.apply_chat_template(
+                    shown, tokenize=False, add_generation_prompt=add_generation_prompt, **options
+                )
             )
         except TemplateError as exc:
             raise ConfigError(f"the chat template of {self._folder} refuses these messages: {exc}") from exc
@@ -225,7 +227,7 @@ class Text:
         if self._state(text, turns, options) == "open":
             return f"{text.rstrip()}\n\n{closing}\n\n"
         knows = any(marker in template_of(self._tokenizer, tools="tools" in options) for marker in (opening, closing))
-        if knows and text == self._applied(turns, options | dict.fromkeys(SWITCHES, True), asks=True):
+        if knows and text == self._applied(turns, options | dict.fromkeys(SWITCHES, True), add_generation_prompt=True):
             return f"{text}{opening}\n\n{closing}\n\n"
         return text
 
@@ -234,7 +236,7 @@ class Text:
         if self.markers is None:
             return "none"
         opening, closing = self.markers
-        body = self._applied(turns, options, asks=False)
+        body = self._applied(turns, options, add_generation_prompt=False)
         added = text[len(body) :] if text.startswith(body) else text[-(len(opening) + len(closing) + 8) :]
         opened, closed = added.rfind(opening), added.rfind(closing)
         if opened > closed:

@@ -153,7 +153,7 @@ def _table_of(segment: Segment, apart: Collection[Segment], tables: dict[Segment
 
 
 def _may_share(segments: Sequence[Segment]) -> bool:
-    """Whether the rows have enough keys in common to be worth reading together; a quick check that mostly says no."""
+    """Whether the rows have enough keys in common to be worth reading together; a quick check that mostly fails."""
     readers: dict[Segment, int] = {}
     for parent, count in Counter(segment.parent for segment in segments).items():
         part = parent

@@ -47,7 +47,7 @@ class Linear:
         self._bias = bias
         self._packed = _pack(weight) if _gains(weight, invariant) else None
         is_kept = self._packed is None or (both and weight.dtype == torch.float32)
-        self._weight = _lay(weight, invariant) if is_kept else None
+        self._weight = _layout(weight, invariant) if is_kept else None
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the matrix to every row of x."""
@@ -82,7 +82,7 @@ def _gains(weight: torch.Tensor, invariant: bool) -> bool:
     return weight.dtype == torch.float32 and weight.numel() >= _LARGE and not invariant
 
 
-def _lay(weight: torch.Tensor, invariant: bool) -> torch.Tensor:
+def _layout(weight: torch.Tensor, invariant: bool) -> torch.Tensor:
     """The plain matrix: small fp32 ones column-major, which is faster for one row and for 8 to 64.
 
     Not in batch-invariant mode.
