@@ -459,7 +459,13 @@ def labelled(text: str) -> tuple[str, ...]:
     if len(marks) < 2 or _AT_ENDS.sub("", text[: marks[0].start()]).strip("${") or not _in_series(marks):
         return ()
     values = [_AT_ENDS.sub("", section) for section in _between(text, marks)]
-    return tuple(value.strip("$ ") if value.count("$") % 2 else value for value in values) if all(values) else ()
+    return tuple(map(_balanced, values)) if all(values) else ()
+
+
+def _balanced(value: str) -> str:
+    """A part without the end of a formula or of a brace that began before it."""
+    value = value.strip("$ ") if value.count("$") % 2 else value
+    return value.removesuffix("}") if value.count("}") > value.count("{") else value
 
 
 def _in_series(marks: list[re.Match[str]]) -> bool:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
 
-from ttc.answers.nodes import UNITS, Term, is_unit, num
+from ttc.answers.nodes import UNITS, Term, is_unit, num, unit
 
 # -- characters --------------------------------------------------------------------------------------------------------
 _SYMBOLS = {
@@ -34,7 +34,7 @@ _SYMBOLS = {
     "⌈": r"\lceil ", "⌉": r"\rceil ", "％": "%", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
     "≡": r"\equiv ", "¬": r"\neg ", "∧": r"\land ", "∨": r"\lor ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
-    "∴": r"\therefore ", "⇒": r"\Rightarrow ", "→": r"\to ", "✓": "", "✔": "", "✅": "",
+    "∴": r"\therefore ", "⇒": r"\implies ", "→": r"\to ", "✓": "", "✔": "", "✅": "",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
@@ -138,7 +138,7 @@ _LABEL = re.compile(
 _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{(\s*\([A-E]\)\s[^{}]*\d[^{}]*)\}\s*")
 """A letter and its value that wear one style."""
 _TITLE = re.compile(
-    r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|Rightarrow|implies|to)(?![A-Za-z])"
+    r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|implies|to)(?![A-Za-z])"
     r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly)\s*\}"
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
@@ -194,9 +194,11 @@ _OVER_ALL = re.compile(r"\A([^=<>]*?)\\over(?![A-Za-z])([^=<>]*)\Z")
 
 
 def _in_unit(match: re.Match[str]) -> str:
-    """The unit of `12 (in cm)` and `12 (hours)`; other words, and letters, stay: 12 (in thousands), 2 (m)."""
-    is_named = len(match[2]) > 1 or "in " in match[0]
-    return rf" \text{{{match[2]}}}" if is_named and match[2] in UNITS else match[0]
+    """The unit of `12 (in cm)` and `9 (apples)`; other words, and letters, stay: 12 (in thousands), 2 (m)."""
+    name = match[2].strip()
+    is_named = len(name) > 1 or "in " in match[0]
+    is_known = name in UNITS or bool(unit(name).dimension) or (re.search(r"[^s]s\Z", name) and is_unit(name))
+    return rf" \text{{{name}}}" if is_named and is_known else match[0]
 
 
 _D = r"(?:d|\\mathrm\s?(?:d|\{\s?d\s?\}))\s*"
@@ -233,7 +235,8 @@ _SPELLINGS = {
     # Relations and operations.
     r"\le ": "leq leqslant leqq", r"\ge ": "geq geqslant geqq", r"\ne ": "neq", "<": "lt", ">": "gt",
     r"\to ": "rightarrow longrightarrow", "*": "ast star", ":": "colon", r"\frac": "dfrac tfrac cfrac",
-    r"\land ": "wedge", r"\lor ": "vee", r"\neg ": "lnot",
+    r"\land ": "wedge", r"\lor ": "vee", r"\neg ": "lnot", r"\implies ": "Rightarrow Longrightarrow",
+    r"\iff ": "leftrightarrow Leftrightarrow longleftrightarrow Longleftrightarrow",
     # Brackets and sets.
     "[": "lbrack", "]": "rbrack", r"\{": "lbrace", r"\}": "rbrace", "|": "vert lvert rvert", r"\cup ": "bigcup",
     r"\cap ": "bigcap", r"\setminus ": "backslash smallsetminus", r"\varnothing ": "emptyset O", r"\mathbb{R}": "R",
@@ -371,7 +374,10 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "(",
-        re.compile(r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z]{1,12})\s?\)\s?(?(1)\})\s*\Z"),
+        re.compile(
+            r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z][A-Za-z ]{0,25})\)\s?(?(1)\})[\s.]*"
+            r"(?:\\[;,]|\s)*\Z"
+        ),
         _in_unit,
     ),
     (
@@ -395,6 +401,11 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         "Rs",
         re.compile(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
         " INR ",
+    ),
+    (
+        " a",
+        re.compile(r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)"),
+        " per ",
     ),
     ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
 )
@@ -532,7 +543,7 @@ def _behind_working(text: str) -> str:
         depth += (char in "{([") - (char in "})]")
         if depth or char not in "=,;<>":
             continue
-        if char != "=" or not _UNKNOWN.search(text, start, at):
+        if char != "=" or not _UNKNOWN.search(text, start, at) or _BOUNDS.search(text, start, at):
             break
         start = at + 1
     return text[start:] if text[start:].strip() else text
