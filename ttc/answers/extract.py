@@ -450,12 +450,14 @@ _AROUND_PART = (
     r"(?:[\s,;:*]|\\(?:q?quad|displaystyle)(?![A-Za-z])|\\\\|\\[,;:! ()\[\]]"
     r"|\\text\s?\{\s*(?:and|[,;])?\s*\}|\band\b)"
 )
-_AT_ENDS = re.compile(rf"\A{_AROUND_PART}+|{_AROUND_PART}+\Z")
+_AT_ENDS = re.compile(rf"\A{_AROUND_PART}++|{_AROUND_PART}++\Z")
+MAX_LABELLED = 1000
+"""Characters of a text that is read as several parts."""
 
 
 def labelled(text: str) -> tuple[str, ...]:
     """The values of (a) 5, (b) 12, in the order of their labels; nothing where a text is anything else."""
-    marks = list(_PART.finditer(text))
+    marks = list(_PART.finditer(text)) if len(text) <= MAX_LABELLED else []
     if len(marks) < 2 or _AT_ENDS.sub("", text[: marks[0].start()]).strip("${") or not _in_series(marks):
         return ()
     values = [_AT_ENDS.sub("", section) for section in _between(text, marks)]
@@ -478,7 +480,7 @@ def _between(text: str, marks: list[re.Match[str]]) -> list[str]:
     return [text[mark.end() : after.start() if after else None] for mark, after in zip_longest(marks, marks[1:])]
 
 
-_PART_OF_TEXT = re.compile(rf"^[ \t#*>-]*{_PART.pattern}", re.MULTILINE)
+_PART_OF_TEXT = re.compile(rf"^[ \t#*>-]*+{_PART.pattern}", re.MULTILINE)
 """A label that begins a line."""
 _LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
 """A comma between values, outside of brackets; one of thousands has no space behind it."""

@@ -5,12 +5,12 @@ wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spa
 letters, words, commands and marks. A comma between groups of three digits is a thousands separator outside brackets and
 a separator of items inside them. Both are linear in the text; tokens are capped.
 
-Some answers are read as a whole by their spelling. A date, a telephone number, a code or a chemical formula
-(`designation`) is neither sum nor product, though it has digits, hyphens and letters, 2019-2020 or H_2O: it stands for
-its spelling, of which a date and a formula have one however they are written. A number in words (`in_words`) may be a
-fraction, a mixed number or a dozen, and may count something: `three and a half`, `five apples`; words that nobody would
-say for a number (`one two three`) are none. Left out: any judgement about what the text means, which is `grammar`'s;
-comments, macros, verbatim; numbers in words other than English ones.
+Some answers are read as a whole by their spelling. A date, a telephone number, a code, a chemical formula, a bearing or
+a permutation (`designation`) is neither sum nor product, though it has digits, hyphens and letters, 2019-2020 or H_2O.
+It stands for its spelling; all but numbers and codes have one however they are written. A number in words (`in_words`)
+may be a fraction, a mixed number or a dozen, and may count something: `three and a half`, `five apples`; words that
+nobody would say for a number (`one two three`) are none. Left out: any judgement about what the text means, which is
+`grammar`'s; comments, macros, verbatim; numbers in words other than English ones.
 """
 
 from __future__ import annotations
@@ -309,7 +309,8 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     (
         r"\in",
         re.compile(
-            r"\A\\\{(.*[^\s\w].*?)(?::|\||\\mid(?![A-Za-z]))\s*([a-z]\s*\\in\s*\\mathbb\s?\{?[CNQRZ]\}?)\s*\\\}\Z"
+            r"\A\\\{(?=\s*\w*\s*[^\s\w:|])([^:|]{1,200}?)\s*(?::|\||\\mid(?![A-Za-z]))"
+            r"\s*([a-z]\s*\\in\s*\\mathbb\s?\{?[CNQRZ]\}?)\s*\\\}\Z"
         ),
         r"\1, \2",
     ),
@@ -846,7 +847,7 @@ def _molecule(text: str) -> str:
 
 
 def designation(text: str) -> str:
-    """The date, telephone number, code or chemical formula that a plain text is, by its spelling; empty for all else.
+    """The date, code, formula, bearing or permutation that a plain text is, by its spelling; empty for all else.
 
     A date has one spelling however it is written, but 3/4/2024, which may be in March or in April, has its own.
     """

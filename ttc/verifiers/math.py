@@ -3,7 +3,8 @@
 The cascade, from cheap to dear: the spelling (`spelled`), exact and structural comparison and normal forms in this
 process (`proved`, tens of microseconds), values with 60 and 130 digits in a killable worker (`sampled`, about 1 ms),
 and `math_verify` there (about 10 ms) where the gold is not in the grammar. Text of the model is parsed, never run.
-A value is not enough: an answer that restates the question or is left unevaluated is incorrect (`maths.asked`).
+A value is not enough: an answer that restates the question or is left unevaluated is incorrect (`maths.asked`). Of a
+target with several parts, (a) 5, (b) 12, each must be right. Formulas of logic are compared by their truth tables.
 An answer that asks for too much work is incorrect, with the limit as the reason; a time-out is tried once more on
 a fresh worker and is then no verdict. Left out: geometry, answers in sentences.
 
