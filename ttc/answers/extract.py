@@ -457,6 +457,9 @@ MAX_LABELLED = 1000
 
 def labelled(text: str) -> tuple[str, ...]:
     """The values of (a) 5, (b) 12, in the order of their labels; nothing where a text is anything else."""
+    text = text.strip()
+    if text.startswith("\\(") and text.endswith("\\)"):
+        text = text[2:-2]
     marks = list(_PART.finditer(text)) if len(text) <= MAX_LABELLED else []
     if len(marks) < 2 or _AT_ENDS.sub("", text[: marks[0].start()]).strip("${") or not _in_series(marks):
         return ()

@@ -306,14 +306,6 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("<", re.compile(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
     ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
     (r"\mathbb", re.compile(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
-    (
-        r"\in",
-        re.compile(
-            r"\A\\\{(?=\s*\w*\s*[^\s\w:|])([^:|]{1,200}?)\s*(?::|\||\\mid(?![A-Za-z]))"
-            r"\s*([a-z]\s*\\in\s*\\mathbb\s?\{?[CNQRZ]\}?)\s*\\\}\Z"
-        ),
-        r"\1, \2",
-    ),
     (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
     (
         "except",
@@ -491,6 +483,11 @@ _UNKNOWN = re.compile(r"\\(?:i{0,2}int|oint|sum|prod|lim|[cl]?dots)(?![A-Za-z])|
 """What stands in a side that the grammar does not know: an integral, a sum, a limit, dots."""
 _SYSTEM = re.compile(r"(?:\\?\{\s?)?\\begin\s?\{(cases|aligned|align\*?|gathered)\}(.*)\\end\s?\{\1\}", re.DOTALL)
 r"""A system of equations as the whole answer: `\begin{cases} x = 1 \\ y = 2 \end{cases}`."""
+_FAMILY = re.compile(
+    r"\\\{(?=\s*\w*\s*[^\s\w:|])([^:|]{1,200}?)\s*(?::|\||\\mid(?![A-Za-z]))"
+    r"\s*([a-z]\s*\\in\s*\\mathbb\s?\{?[CNQRZ]\}?)\s*\\\}[\s.]*"
+)
+r"""A set by the letter that its members have: `\{k\pi : k \in \mathbb{Z}\}`."""
 _IN_Z = (
     r"(?P<letter>[klmnt])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\\Z(?![A-Za-z]))"
     r"|\\text\s*\{\s*is an(?:y| arbitrary)? integer\s*\})"
@@ -516,6 +513,8 @@ _BOUNDS = re.compile(r"[<>]|\\(?:le|ge|in|ne)(?![A-Za-z])")
 
 def _without_frame(text: str) -> str:
     """What an answer says without what is written around it: a system's braces, working, integers that k runs over."""
+    if family := _FAMILY.fullmatch(text):
+        text = f"{family[1]}, {family[2]}"
     if r"\begin" in text and (system := _SYSTEM.fullmatch(text)):
         text = _listed(system[2]) or text
     if _UNKNOWN.search(text):
