@@ -535,7 +535,10 @@ def test_words_among_numbers_are_told_to_be_read_as_mathematics_and_with_what_th
     some = f"2 of 2 have words in them, such as 'New York City' ({other})"
     assert load_task(str(path))().note == f"the answers are read as mathematics, but {some}"
     assert load_task(str(path))(kind="exact").note == load_task(str(path))(kind="math").note == ""
-    path.write_text("question,answer\nHow many?,9 (apples)\nHow far?,5 meters\nWhich?,It is 8. So the answer is 8.\n")
-    assert "2 of 3 have words in them, such as '9 (apples)'" in load_task(str(path))().note
+    rows = (
+        "How many?,9 (see the figure)\nHow many?,9 (apples)\nHow far?,5 meters\nWhich?,It is 8. So the answer is 8.\n"
+    )
+    path.write_text(f"question,answer\n{rows}")
+    assert "2 of 4 have words in them, such as '9 (see the figure)'" in load_task(str(path))().note
     path.write_text("question,answer\nWhat is 1+1?,2\nWhat is x^1?,$x$\nWhat is y/1?,y\n")
     assert load_task(str(path))().note == ""

@@ -897,3 +897,15 @@ def test_amounts_degrees_and_dots_are_read_in_their_usual_spellings() -> None:
     texts = ["**Answer.** 256", "The result: 256", "∴ 256", "Answer: 256"]
     assert statuses([("256", f"We compute.\n\n{text}") for text in texts[:2]]) == ["correct"] * 2
     assert statuses([("256", text) for text in texts]) == ["correct"] * 4
+
+
+def test_a_denial_before_an_integral_is_no_working() -> None:
+    verdicts_of(r"\frac13", [r"\int_0^1 x^2\,dx = \frac13"], [r"\ne \int_0^1 x^2\,dx = \frac13", r"\int_0^1 x^2\,dx"])
+
+
+@pytest.mark.parametrize("filler", [" ", "*", "(", "(a)", "\n(a) ", r"\text{", ", ", "- "])
+def test_a_flood_beside_a_gold_of_several_parts_ends_in_a_verdict_in_time(filler: str) -> None:
+    for text in (filler * 100_000, rf"\boxed{{{filler * 1000}}}", f"(a) 5{filler * 100_000}(b) 13"):
+        (verdict,) = judge([("(a) 5, (b) 12", text)])
+        assert verdict.status != "correct"
+        assert verdict.seconds < 2.0 * patience()

@@ -450,16 +450,27 @@ _AROUND_PART = (
     r"(?:[\s,;:*]|\\(?:q?quad|displaystyle)(?![A-Za-z])|\\\\|\\[,;:! ()\[\]]"
     r"|\\text\s?\{\s*(?:and|[,;])?\s*\}|\band\b)"
 )
-_AT_ENDS = re.compile(rf"\A{_AROUND_PART}+|{_AROUND_PART}+\Z")
+_AT_ENDS = re.compile(rf"\A{_AROUND_PART}++|{_AROUND_PART}++\Z")
+MAX_LABELLED = 1000
+"""Characters of a text that is read as several parts."""
 
 
 def labelled(text: str) -> tuple[str, ...]:
     """The values of (a) 5, (b) 12, in the order of their labels; nothing where a text is anything else."""
-    marks = list(_PART.finditer(text))
+    text = text.strip()
+    if text.startswith("\\(") and text.endswith("\\)"):
+        text = text[2:-2]
+    marks = list(_PART.finditer(text)) if len(text) <= MAX_LABELLED else []
     if len(marks) < 2 or _AT_ENDS.sub("", text[: marks[0].start()]).strip("${") or not _in_series(marks):
         return ()
     values = [_AT_ENDS.sub("", section) for section in _between(text, marks)]
-    return tuple(value.strip("$ ") if value.count("$") % 2 else value for value in values) if all(values) else ()
+    return tuple(map(_balanced, values)) if all(values) else ()
+
+
+def _balanced(value: str) -> str:
+    """A part without the end of a formula or of a brace that began before it."""
+    value = value.strip("$ ") if value.count("$") % 2 else value
+    return value.removesuffix("}") if value.count("}") > value.count("{") else value
 
 
 def _in_series(marks: list[re.Match[str]]) -> bool:
@@ -472,7 +483,7 @@ def _between(text: str, marks: list[re.Match[str]]) -> list[str]:
     return [text[mark.end() : after.start() if after else None] for mark, after in zip_longest(marks, marks[1:])]
 
 
-_PART_OF_TEXT = re.compile(rf"^[ \t#*>-]*{_PART.pattern}", re.MULTILINE)
+_PART_OF_TEXT = re.compile(rf"^[ \t#*>-]*+{_PART.pattern}", re.MULTILINE)
 """A label that begins a line."""
 _LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
 """A comma between values, outside of brackets; one of thousands has no space behind it."""

@@ -270,7 +270,8 @@ _THUS = re.compile(r"\s*(?:so|thus|hence|therefore)\b[\s,:]*", re.IGNORECASE)
 def _bare_math(text: str, start: int) -> Hit:
     """The text itself, when it is one line and nothing but an answer, perhaps with a `so` before it."""
     end = len(text.rstrip(" .\n"))
-    if (lead := _THUS.match(text, start)) and "\n" not in text[lead.end() : end] and _parses(text[lead.end() : end]):
+    lead = _THUS.match(text, start)
+    if lead and not {"\n", "="} & {*text[lead.end() : end]} and _parses(text[lead.end() : end]):
         return found(text, lead.end(), end, "bare")
     body = text[start:].strip()
     if fenced := _FENCED.search(text, start):

@@ -289,11 +289,11 @@ def _primes(value: int) -> Mapping[int, int] | None:
 # -- formulas of logic -------------------------------------------------------------------------------------------------
 _LOGICAL = re.compile(
     r"\s*(?:(?P<letter>[A-Za-z])(?![A-Za-z])"
-    r"|(?P<sign>\\(?:neg|sim|land|lor|to|implies|Rightarrow|leftrightarrow|Leftrightarrow|iff)(?![A-Za-z])|[()\[\]]))\s*"
+    r"|(?P<sign>\\(?:neg|sim|land|lor|to|implies|iff)(?![A-Za-z])|[()\[\]]))\s*"
 )
 _ARROWS: tuple[tuple[frozenset[str], Callable[[int, int], int]], ...] = (
-    (frozenset({r"\iff", r"\leftrightarrow", r"\Leftrightarrow"}), lambda left, right: ~(left ^ right)),
-    (frozenset({r"\to", r"\implies", r"\Rightarrow"}), lambda left, right: ~left | right),
+    (frozenset({r"\iff"}), lambda left, right: ~(left ^ right)),
+    (frozenset({r"\to", r"\implies"}), lambda left, right: ~left | right),
 )
 _CONNECTIVES: tuple[tuple[frozenset[str], Callable[[int, int], int]], ...] = (
     *_ARROWS,
@@ -322,7 +322,7 @@ def same_formula(gold: str, answer: str) -> bool | None:
     if (first ^ second) & (1 << num_rows) - 1:
         return False
     sizes = [sum(map(str.isalpha, tokens)) for tokens in sides]
-    arrows = [{token for token in tokens if any(token in signs for signs, _ in _ARROWS)} for tokens in sides]
+    arrows = [{signs for signs, _ in _ARROWS if not signs.isdisjoint(tokens)} for tokens in sides]
     return True if sizes[1] <= sizes[0] and arrows[1] <= arrows[0] else None
 
 

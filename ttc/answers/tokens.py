@@ -5,12 +5,12 @@ wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spa
 letters, words, commands and marks. A comma between groups of three digits is a thousands separator outside brackets and
 a separator of items inside them. Both are linear in the text; tokens are capped.
 
-Some answers are read as a whole by their spelling. A date, a telephone number, a code or a chemical formula
-(`designation`) is neither sum nor product, though it has digits, hyphens and letters, 2019-2020 or H_2O: it stands for
-its spelling, of which a date and a formula have one however they are written. A number in words (`in_words`) may be a
-fraction, a mixed number or a dozen, and may count something: `three and a half`, `five apples`; words that nobody would
-say for a number (`one two three`) are none. Left out: any judgement about what the text means, which is `grammar`'s;
-comments, macros, verbatim; numbers in words other than English ones.
+Some answers are read as a whole by their spelling. A date, a telephone number, a code, a chemical formula, a bearing or
+a permutation (`designation`) is neither sum nor product, though it has digits, hyphens and letters, 2019-2020 or H_2O.
+It stands for its spelling; all but numbers and codes have one however they are written. A number in words (`in_words`)
+may be a fraction, a mixed number or a dozen, and may count something: `three and a half`, `five apples`; words that
+nobody would say for a number (`one two three`) are none. Left out: any judgement about what the text means, which is
+`grammar`'s; comments, macros, verbatim; numbers in words other than English ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
 
-from ttc.answers.nodes import UNITS, Term, is_unit, num
+from ttc.answers.nodes import UNITS, Term, is_unit, num, unit
 
 # -- characters --------------------------------------------------------------------------------------------------------
 _SYMBOLS = {
@@ -34,7 +34,7 @@ _SYMBOLS = {
     "⌈": r"\lceil ", "⌉": r"\rceil ", "％": "%", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
     "≡": r"\equiv ", "¬": r"\neg ", "∧": r"\land ", "∨": r"\lor ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
-    "∴": r"\therefore ", "⇒": r"\Rightarrow ", "→": r"\to ", "✓": "", "✔": "", "✅": "",
+    "∴": r"\therefore ", "⇒": r"\implies ", "→": r"\to ", "✓": "", "✔": "", "✅": "",
     "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
@@ -138,7 +138,7 @@ _LABEL = re.compile(
 _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{(\s*\([A-E]\)\s[^{}]*\d[^{}]*)\}\s*")
 """A letter and its value that wear one style."""
 _TITLE = re.compile(
-    r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|Rightarrow|implies|to)(?![A-Za-z])"
+    r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|implies|to)(?![A-Za-z])"
     r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly)\s*\}"
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
@@ -194,9 +194,11 @@ _OVER_ALL = re.compile(r"\A([^=<>]*?)\\over(?![A-Za-z])([^=<>]*)\Z")
 
 
 def _in_unit(match: re.Match[str]) -> str:
-    """The unit of `12 (in cm)` and `12 (hours)`; other words, and letters, stay: 12 (in thousands), 2 (m)."""
-    is_named = len(match[2]) > 1 or "in " in match[0]
-    return rf" \text{{{match[2]}}}" if is_named and match[2] in UNITS else match[0]
+    """The unit of `12 (in cm)` and `9 (apples)`; other words, and letters, stay: 12 (in thousands), 2 (m)."""
+    name = match[2].strip()
+    is_named = len(name) > 1 or "in " in match[0]
+    is_known = name in UNITS or bool(unit(name).dimension) or (re.search(r"[^s]s\Z", name) and is_unit(name))
+    return rf" \text{{{name}}}" if is_named and is_known else match[0]
 
 
 _D = r"(?:d|\\mathrm\s?(?:d|\{\s?d\s?\}))\s*"
@@ -233,7 +235,8 @@ _SPELLINGS = {
     # Relations and operations.
     r"\le ": "leq leqslant leqq", r"\ge ": "geq geqslant geqq", r"\ne ": "neq", "<": "lt", ">": "gt",
     r"\to ": "rightarrow longrightarrow", "*": "ast star", ":": "colon", r"\frac": "dfrac tfrac cfrac",
-    r"\land ": "wedge", r"\lor ": "vee", r"\neg ": "lnot",
+    r"\land ": "wedge", r"\lor ": "vee", r"\neg ": "lnot", r"\implies ": "Rightarrow Longrightarrow",
+    r"\iff ": "leftrightarrow Leftrightarrow longleftrightarrow Longleftrightarrow",
     # Brackets and sets.
     "[": "lbrack", "]": "rbrack", r"\{": "lbrace", r"\}": "rbrace", "|": "vert lvert rvert", r"\cup ": "bigcup",
     r"\cap ": "bigcap", r"\setminus ": "backslash smallsetminus", r"\varnothing ": "emptyset O", r"\mathbb{R}": "R",
@@ -303,13 +306,6 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("<", re.compile(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
     ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
     (r"\mathbb", re.compile(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
-    (
-        r"\in",
-        re.compile(
-            r"\A\\\{(.*[^\s\w].*?)(?::|\||\\mid(?![A-Za-z]))\s*([a-z]\s*\\in\s*\\mathbb\s?\{?[CNQRZ]\}?)\s*\\\}\Z"
-        ),
-        r"\1, \2",
-    ),
     (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
     (
         "except",
@@ -371,7 +367,10 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "(",
-        re.compile(r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z]{1,12})\s?\)\s?(?(1)\})\s*\Z"),
+        re.compile(
+            r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z][A-Za-z ]{0,25})\)\s?(?(1)\})[\s.]*"
+            r"(?:\\[;,]|\s)*\Z"
+        ),
         _in_unit,
     ),
     (
@@ -395,6 +394,11 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         "Rs",
         re.compile(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
         " INR ",
+    ),
+    (
+        " a",
+        re.compile(r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)"),
+        " per ",
     ),
     ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
 )
@@ -479,6 +483,11 @@ _UNKNOWN = re.compile(r"\\(?:i{0,2}int|oint|sum|prod|lim|[cl]?dots)(?![A-Za-z])|
 """What stands in a side that the grammar does not know: an integral, a sum, a limit, dots."""
 _SYSTEM = re.compile(r"(?:\\?\{\s?)?\\begin\s?\{(cases|aligned|align\*?|gathered)\}(.*)\\end\s?\{\1\}", re.DOTALL)
 r"""A system of equations as the whole answer: `\begin{cases} x = 1 \\ y = 2 \end{cases}`."""
+_FAMILY = re.compile(
+    r"\\\{(?=\s*\w*\s*[^\s\w:|])([^:|]{1,200}?)\s*(?::|\||\\mid(?![A-Za-z]))"
+    r"\s*([a-z]\s*\\in\s*\\mathbb\s?\{?[CNQRZ]\}?)\s*\\\}[\s.]*"
+)
+r"""A set by the letter that its members have: `\{k\pi : k \in \mathbb{Z}\}`."""
 _IN_Z = (
     r"(?P<letter>[klmnt])\s*(?:\\in\s*(?:\\mathbb\s*\{?\s*Z\s*\}?|\\Z(?![A-Za-z]))"
     r"|\\text\s*\{\s*is an(?:y| arbitrary)? integer\s*\})"
@@ -504,6 +513,8 @@ _BOUNDS = re.compile(r"[<>]|\\(?:le|ge|in|ne)(?![A-Za-z])")
 
 def _without_frame(text: str) -> str:
     """What an answer says without what is written around it: a system's braces, working, integers that k runs over."""
+    if family := _FAMILY.fullmatch(text):
+        text = f"{family[1]}, {family[2]}"
     if r"\begin" in text and (system := _SYSTEM.fullmatch(text)):
         text = _listed(system[2]) or text
     if _UNKNOWN.search(text):
@@ -532,7 +543,7 @@ def _behind_working(text: str) -> str:
         depth += (char in "{([") - (char in "})]")
         if depth or char not in "=,;<>":
             continue
-        if char != "=" or not _UNKNOWN.search(text, start, at):
+        if char != "=" or not _UNKNOWN.search(text, start, at) or _BOUNDS.search(text, start, at):
             break
         start = at + 1
     return text[start:] if text[start:].strip() else text
@@ -835,7 +846,7 @@ def _molecule(text: str) -> str:
 
 
 def designation(text: str) -> str:
-    """The date, telephone number, code or chemical formula that a plain text is, by its spelling; empty for all else.
+    """The date, code, formula, bearing or permutation that a plain text is, by its spelling; empty for all else.
 
     A date has one spelling however it is written, but 3/4/2024, which may be in March or in April, has its own.
     """

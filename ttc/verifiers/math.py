@@ -3,7 +3,8 @@
 The cascade, from cheap to dear: the spelling (`spelled`), exact and structural comparison and normal forms in this
 process (`proved`, tens of microseconds), values with 60 and 130 digits in a killable worker (`sampled`, about 1 ms),
 and `math_verify` there (about 10 ms) where the gold is not in the grammar. Text of the model is parsed, never run.
-A value is not enough: an answer that restates the question or is left unevaluated is incorrect (`maths.asked`).
+A value is not enough: an answer that restates the question or is left unevaluated is incorrect (`maths.asked`). Of a
+target with several parts, (a) 5, (b) 12, each must be right. Formulas of logic are compared by their truth tables.
 An answer that asks for too much work is incorrect, with the limit as the reason; a time-out is tried once more on
 a fresh worker and is then no verdict. Left out: geometry, answers in sentences.
 
@@ -41,7 +42,7 @@ from ttc.answers.extract import MAX_BOXES, OR_WORD, answers_of_parts, labelled
 from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.keys import spelling_key
 from ttc.answers.kinds import OPPOSITES, unit_after, verdict_of
-from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, is_unit, renamed, unit
+from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, renamed, unit
 from ttc.answers.shapes import shape, text_key
 from ttc.answers.tokens import TooLarge, Unparsed, plain
 from ttc.config.values import at_least
@@ -308,7 +309,7 @@ def _without_domain(gold: str, answer: str, only: re.Pattern[str] | None = None)
     return value if uses and not _BOUND_OR_PERIOD.search(value) else answer
 
 
-_LOGIC = re.compile(r"\\(?:neg|land|lor|to|implies|Rightarrow|iff|leftrightarrow)(?![A-Za-z])")
+_LOGIC = re.compile(r"\\(?:neg|land|lor|to|implies|iff)(?![A-Za-z])")
 """Signs of a formula of logic."""
 
 
@@ -477,7 +478,9 @@ def _defect(gold: str, policy: EqualityPolicy) -> str:
     bare = _bare(gold)
     hit = extract(rf"\boxed{{{bare}}}", "math")
     if hit.reason == "hedge":
-        return "does not verify against itself: it offers several answers or a doubt; list others as `alternatives`"
+        return (
+            "does not verify against itself: a hedge; of several right answers one is answer, the others alternatives"
+        )
     if hit.final is None:
         return f"does not verify against itself: {hit.reason}"
     try:
@@ -517,15 +520,8 @@ def _with_unit(extraction: Extraction, text: str) -> Extraction:
     return dataclasses.replace(extraction, final=f"{extraction.final}{unit_behind}")
 
 
-_COUNTED = re.compile(r"(-?\d[\d.,/]*) \(([A-Za-z][A-Za-z -]*)\)")
-"""A gold and what it counts, as ASDiv writes it: 9 (apples)."""
-
-
 def _bare(gold: str) -> str:
-    """A gold without the box, tag or #### that a dataset may have left around it, and with its unit behind it."""
-    counted = _COUNTED.fullmatch(gold)
-    if counted and is_unit(counted[2]):
-        return rf"{counted[1]} \text{{{counted[2]}}}"
+    """A gold without the box, tag or #### that a dataset may have left around it."""
     if "boxed" not in gold and "####" not in gold and "<answer>" not in gold:
         return gold
     return extract(gold, "math").final or gold

@@ -17,11 +17,12 @@ Policy:
     multiset   whether members of a set count as often as they stand there
 
 An answer without a unit equals one with, but a number with pi beside degrees is in radians (60 degrees are pi/3); two
-units must agree (5 cm is not 5 m, 500 cm is 5 m, 5 J is 5 N m, 5 mW is not 5 MW). Dates, telephone
-numbers and codes are equal by their spelling, 2019-2020 is not -1. Times are equal as times, 10:20 is not 5:10, 15:30
-is 3:30 pm; a time in several units equals one with a unit, 3 h 20 min is 200 min but not 200. A ratio with a zero
-equals only itself. 3 mod 7 is 10 mod 7, and 3 where that is submitted; 3 mod 7 is an answer for 3 only where a
-remainder is asked for, and x = 3 none for x = 3 mod 7. Of `x=1, y=2` the names, or their order, are wanted.
+units must agree (5 cm is not 5 m, 500 cm is 5 m, 5 J is 5 N m, 5 mW is not 5 MW), and so must two directions (5 m/s
+north is not 5 m/s south). Dates, telephone numbers and codes are equal by their spelling, 2019-2020 is not -1. Times
+are equal as times, 10:20 is not 5:10, 15:30 is 3:30 pm; a time in several units equals one with a unit, 3 h 20 min is
+200 min but not 200. A ratio with a zero equals only itself. 3 mod 7 is 10 mod 7, and 3 where that is submitted; 3 mod 7
+is an answer for 3 only where a remainder is asked for, and x = 3 none for x = 3 mod 7. Of `x=1, y=2` the names, or
+their order, are wanted.
 """
 
 from __future__ import annotations
