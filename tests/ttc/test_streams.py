@@ -117,7 +117,7 @@ def test_ctrl_c_while_a_model_loads_ends_in_one_line(seconds: float, tmp_path: P
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     errors = process.communicate(timeout=60)[1]
-    if process.returncode == -signal.SIGINT:
+    if process.returncode == -signal.SIGINT or "init_import_site" in errors:
         pytest.skip("the interpreter itself had not started yet")
     assert process.returncode == 130, errors
     assert errors.splitlines()[-1].startswith("ttc: interrupted")
