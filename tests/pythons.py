@@ -2,7 +2,7 @@
 
 Each gets an environment of its own in `.venvs`, with the light core and pytest: no torch, so that it is made in half a
 minute. Every file is compiled with warnings as errors, then the tests of `FILES` run: what the toolkit asks of Python
-itself (processes, signals, streams, files, types at run time) and of its standard library (the sandbox). Words name
+itself (processes, signals, files, types at run time) and of its standard library (the sandbox). Words name
 interpreters instead of those on PATH, of pyenv and of uv:
 
     python -m tests.pythons python3.12 /opt/python3.14/bin/python
@@ -27,7 +27,7 @@ VERSION = "import ensurepip, sys, venv; print('%d.%d' % sys.version_info[:2])"
 PACKAGES = ("ttc", "evals", "train", "distill", "serve", "tests")
 NAMES = (
     "concurrent", "config", "durable", "own_packages", "plugin_fault", "recipe", "records", "sandbox_running",
-    "sandbox_seccomp", "sandbox_values", "session", "streams", "values", "verifiers_pool",
+    "sandbox_seccomp", "sandbox_values", "session", "stream", "values", "verifiers_pool",
 )  # fmt: skip
 FILES = ("tests/test_light_core.py", *(f"tests/ttc/test_{name}.py" for name in NAMES))
 
