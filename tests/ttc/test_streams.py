@@ -163,6 +163,23 @@ def test_an_interrupt_that_a_callback_swallows_arrives_all_the_same() -> None:
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
+SLOW_START = """
+import threading, time
+start = threading.Thread.start
+
+def slow(thread):
+    start(thread)
+    time.sleep(0.1)
+
+threading.Thread.start = slow
+"""
+
+
+def test_an_interrupt_arrives_where_the_machine_takes_long_to_send_it_again() -> None:
+    done = subprocess.run([sys.executable, "-c", SLOW_START + SWALLOWED], capture_output=True, text=True, timeout=15)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
 UNRETRIEVED = """
 import asyncio, contextlib
 from ttc.cli.process import silence_interrupted_tasks
