@@ -90,8 +90,11 @@ def main(words: Sequence[str], say: Callable[[str], None] = print) -> int:
     """Run the tests with every interpreter; 1 when they fail with one, or one that was named cannot be used."""
     codes = []
     for word in words:
-        if version(word) is None:
-            say(f"failed  {word}: it does not start, or cannot make environments (Debian: apt install python3-venv)")
+        number = version(word)
+        if number is None or _minor(number) < OLDEST:
+            say(
+                f"failed  {word}: it is older than 3.{OLDEST}, does not start, or lacks venv (apt install python3-venv)"
+            )
             codes.append(1)
     pythons = others(words or list(candidates(pathlib.Path.home())))
     for number, python in pythons.items():

@@ -45,7 +45,7 @@ def test_those_of_pyenv_are_found_without_being_on_the_path(
 def test_a_named_one_that_cannot_be_used_fails_and_none_at_all_does_not(
     interpreter, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert pythons.main([interpreter("broken", None)]) == 1
+    assert pythons.main([interpreter("broken", None)]) == pythons.main([interpreter("old", "3.10")]) == 1
     assert "apt install python3-venv" in capsys.readouterr().out
     monkeypatch.setattr(pythons, "candidates", lambda home: [])
     assert pythons.main([]) == 0
