@@ -441,11 +441,13 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: boo
         kept = list(_kept(results, out))
         shown = [*(entry for entry, _ in kept), *entries]
         write_summary(out, shown)
-    print(render_table(shown))
-    if counted_apart(shown):
-        print(counted_apart(shown), file=sys.stderr)
     records = [*(run.records for _, run in kept), *(result.records for result in results)]
-    page = write_report(out, shown, records, partial(print, file=sys.stderr))
+    try:
+        print(render_table(shown))
+        if counted_apart(shown):
+            print(counted_apart(shown), file=sys.stderr)
+    finally:  # also when nobody reads the table any more
+        page = write_report(out, shown, records, partial(print, file=sys.stderr))
     print(f"{LEGEND}\nreport: {page}", file=sys.stderr)
     if len(shown) > 1:
         print(f"paired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)

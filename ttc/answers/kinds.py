@@ -270,9 +270,10 @@ _THUS = re.compile(r"\s*(?:so|thus|hence|therefore)\b[\s,:]*", re.IGNORECASE)
 def _bare_math(text: str, start: int) -> Hit:
     """The text itself, when it is one line and nothing but an answer, perhaps with a `so` before it."""
     end = len(text.rstrip(" .\n"))
-    lead = _THUS.match(text, start)
-    if lead and not {"\n", "="} & {*text[lead.end() : end]} and _parses(text[lead.end() : end]):
-        return found(text, lead.end(), end, "bare")
+    if lead := _THUS.match(text, start):
+        rest = text[lead.end() : end]  # words alone go on with the reasoning
+        if not {"\n", "="} & {*rest} and {*"0123456789\\$"} & {*rest} and _parses(rest):
+            return found(text, lead.end(), end, "bare")
     body = text[start:].strip()
     if fenced := _FENCED.search(text, start):
         return found(text, *fenced.span("value"), "bare") if _parses(fenced["value"]) else None
