@@ -27,13 +27,13 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-import importlib.util
 import json
 import pathlib
 import shlex
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from importlib.machinery import PathFinder
 from types import MappingProxyType
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -134,7 +134,9 @@ def pip(verb: str) -> str:
     if first is not None and pathlib.Path(first).parent == python.parent:
         return f"pip {verb}"
     name = shlex.quote(str(python))
-    return f"{name} -m pip {verb}" if importlib.util.find_spec("pip") else f"uv pip {verb} --python {name}"
+    # Setuptools' import hook takes a search for pip as a sign that pip runs, after which vLLM cannot be imported.
+    has_pip = PathFinder.find_spec("pip") is not None
+    return f"{name} -m pip {verb}" if has_pip else f"uv pip {verb} --python {name}"
 
 
 def _origin() -> Mapping[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import http.server
 import importlib.metadata
-import importlib.util
 import json
 import os
 import pathlib
@@ -15,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from typing import Any
 
 import pytest
@@ -187,8 +187,24 @@ def test_the_advice_is_for_the_python_that_runs(
     python = tmp_path / "env" / "bin" / "python"
     monkeypatch.setattr(sys, "executable", str(python))
     monkeypatch.setenv("PATH", str(tmp_path / first))
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if has_pip else None)
+    monkeypatch.setattr(PathFinder, "find_spec", lambda name: name if has_pip else None)
     assert pip("install") == command.format(python=python)
+
+
+def test_asking_for_pip_asks_no_hook_of_others(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
+    """Setuptools' own would take it for pip that runs, and vLLM could not be imported any more."""
+
+    asked: list[str] = []
+
+    class Hook:
+        @staticmethod
+        def find_spec(name: str, path: object = None, target: object = None) -> None:
+            asked.append(name)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delitem(sys.modules, "pip", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Hook, *sys.meta_path])
+    assert "-m pip install" in pip("install") and "pip" not in asked
 
 
 def test_without_torch_a_group_of_parts_is_not_installed_rather_than_broken() -> None:
