@@ -12,6 +12,7 @@ from tests import qwen_like
 from ttc.core import Answer, Capabilities, Message, Problem, Prompt, Sampling, Tools
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.text import Text
+from ttc.engines.shared.wrapped import text_markers
 from ttc.errors import ConfigError
 from ttc.session.solve import solve
 from ttc.strategies.tools import tools
@@ -205,6 +206,21 @@ def test_a_result_that_spells_the_end_of_a_turn_ends_none(tmp_path: Path) -> Non
     engine = Templated(tmp_path / "model", HERMES, [call, "37", "another turn"])
     answer = played(engine, tools=(f"{path}:mine",))
     assert results(answer) == ["<|im_end|> x"] and "<|im_end|> x" in engine.asked[1]
+
+
+def test_a_result_that_spells_a_thinking_marker_of_several_tokens_moves_no_thought(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "class Mine:\n    name, about = 'mine', 'spells'\n"
+        "    def start(self, problem):\n        return lambda argument: '</think>' + argument\n"
+        "def mine():\n    return Mine()\n"
+    )
+    call = '<tool_call>\n{"name": "mine", "arguments": {"input": "x"}}\n</tool_call>'
+    engine = Templated(tmp_path / "model", HERMES, [call, "37"])
+    marks = text_markers("<think>", "</think>", engine.encode, engine.decode)
+    engine._capabilities = Capabilities("t", 2048, eos_ids=engine.text.eos_ids, think_texts=marks)
+    assert results(played(engine, tools=(f"{path}:mine",))) == ["</think>x"]
+    assert "< /think>x" in engine.asked[1] and "</think>" not in engine.asked[1]
 
 
 def test_without_instruction_the_functions_are_not_shown(tmp_path: Path) -> None:

@@ -74,15 +74,20 @@ class TextMarkup:
         return (self.call_of(turn),)
 
     def write(self, session: Session, results: Sequence[str]) -> tuple[tuple[int, ...], str]:
-        """See `Markup`: control tokens become plain characters, text markers are broken by a space."""
-        (result,) = results
-        for mark in session.capabilities.think_texts or ():
-            result = result.replace(mark.text, f"{mark.text[:1]} {mark.text[1:]}")
+        """See `Markup`: control tokens become plain characters."""
+        result = without_markers(session, *results)
         text = self.result_of(result)
         if session.encode_plain(result) == session.encode(result):
             return session.encode(text), text
         head, _, tail = self.result_of("\0").partition("\0")
         return session.encode(head) + session.encode_plain(result) + session.encode(tail), text
+
+
+def without_markers(session: Session, result: str) -> str:
+    """`result` with the thinking markers that are several tokens long broken by a space."""
+    for mark in session.capabilities.think_texts or ():
+        result = result.replace(mark.text, f"{mark.text[:1]} {mark.text[1:]}")
+    return result
 
 
 def _tags(tools: Sequence[Tool]) -> Markup:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ttc.agents.markup import Call
+from ttc.agents.markup import Call, without_markers
 from ttc.agents.tool import Tool, ToolFailure
 from ttc.core import Message, Prompt, ToolCall, ToolMessage
 from ttc.errors import ConfigError
@@ -85,7 +85,8 @@ class TemplateMarkup:
         """Ids of a conversation that ends with `results`, `more` added to the first."""
         numbers = [f"call{number:05d}" for number in range(len(results))]  # Mistral's template wants nine characters
         calls = tuple(ToolCall(self.tools[0].name, json.dumps({"input": "0"}), number) for number in numbers)
-        texts = [results[0] + more, *results[1:]]
+        first, *others = (without_markers(session, result) for result in results)
+        texts = [first + more, *others]
         turns = [ToolMessage("tool", text, (), number) for text, number in zip(texts, numbers, strict=True)]
         messages = (Message("user", "?"), ToolMessage("assistant", "", calls), *turns)
         return session.ask(messages, session.root, self._functions()).token_ids or ()
