@@ -13,6 +13,8 @@ to the row's text.
 # mypy: disable-error-code="no-untyped-def,untyped-decorator,import-untyped"
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -43,40 +45,51 @@ LAUNCH = {"num_warps": WARPS, "maxnreg": 128}
 """By default the assembler would use 80 registers, and spill."""
 
 
+class _Row(NamedTuple):
+    """What the functions below read of a row: one argument of theirs, which the compiler takes apart."""
+
+    logits: Any
+    """Its own; the weight of token v is exp(inverse * logits[v] - top), 0 where masked."""
+    masks: Any
+    slot: Any
+    """Its mask."""
+    presence: Any
+    """The tokens of its text, to which `penalty` applies."""
+    penalty: Any
+    words: Any
+    """Of a mask, and of `presence`."""
+    vocab: Any
+    inverse: Any
+    top: Any
+    peaks: Any
+    """The scaled maximum of each of `num_blocks` blocks."""
+    num_blocks: Any
+
+
 @triton.jit
-def _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK: tl.constexpr):
-    """exp(scaled logit - top) of a block, 0 where masked."""
+def _weights(row, block, BLOCK: tl.constexpr):
+    """The weights of a block."""
     column = block * BLOCK + tl.arange(0, BLOCK)
-    inside = column < vocab
-    value = lowered(logits, presence, penalty, column, inside, words)
-    return tl.where(allowed(masks, slot, column, inside, words), tl.exp(value * inverse - top), 0.0)
+    inside = column < row.vocab
+    value = lowered(row.logits, row.presence, row.penalty, column, inside, row.words)
+    weight = tl.exp(value * row.inverse - row.top)
+    return tl.where(allowed(row.masks, row.slot, column, inside, row.words), weight, 0.0)
 
 
 @triton.jit
-def _above(
-    logits,
-    masks,
-    presence,
-    penalty,
-    slot,
-    words,
-    vocab,
-    inverse,
-    top,
-    peaks,
-    num_blocks,
-    pivots,
-    floor,
-    COUNT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PIVOTS: tl.constexpr,
-):
+def _may_reach(row, block, floor):
+    """Whether a token of a block may have a weight >= `floor`."""
+    # the margin covers a product and a difference that one kernel rounds once and another twice
+    return tl.exp(tl.load(row.peaks + block) - row.top) * 1.001 >= floor
+
+
+@triton.jit
+def _above(row, pivots, floor, COUNT: tl.constexpr, BLOCK: tl.constexpr, PIVOTS: tl.constexpr):
     """fp64 (PIVOTS): the mass (or COUNT) of tokens with weight >= each pivot; `floor` is the smallest pivot."""
     total = tl.zeros((PIVOTS,), tl.float64)
-    for block in range(0, num_blocks):
-        # the margin covers a product and a difference that one kernel rounds once and another twice
-        if tl.exp(tl.load(peaks + block) - top) * 1.001 >= floor:
-            weight = _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK)
+    for block in range(0, row.num_blocks):
+        if _may_reach(row, block, floor):
+            weight = _weights(row, block, BLOCK)
             unit = tl.full((BLOCK,), 1.0, tl.float32) if COUNT else weight
             part = tl.sum(tl.where(weight[:, None] >= pivots[None, :], unit[:, None], 0.0), 0)
             total += part.to(tl.float64)
@@ -84,24 +97,7 @@ def _above(
 
 
 @triton.jit
-def _threshold(
-    logits,
-    masks,
-    presence,
-    penalty,
-    slot,
-    words,
-    vocab,
-    inverse,
-    top,
-    peaks,
-    num_blocks,
-    goal,
-    low,
-    COUNT: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PIVOTS: tl.constexpr,
-):
+def _threshold(row, goal, low, COUNT: tl.constexpr, BLOCK: tl.constexpr, PIVOTS: tl.constexpr):
     """Bits of the largest weight t such that tokens with weight >= t reach `goal`; at least `low`."""
     high = tl.full((), 0x3F900000, tl.int32)  # 1.125: above every weight
     number = tl.arange(0, PIVOTS)
@@ -109,24 +105,7 @@ def _threshold(
         width = (high - low + PIVOTS - 1) // PIVOTS
         bits = low + width * number
         pivots, floor = bits.to(tl.float32, bitcast=True), low.to(tl.float32, bitcast=True)
-        total = _above(
-            logits,
-            masks,
-            presence,
-            penalty,
-            slot,
-            words,
-            vocab,
-            inverse,
-            top,
-            peaks,
-            num_blocks,
-            pivots,
-            floor,
-            COUNT,
-            BLOCK,
-            PIVOTS,
-        )
+        total = _above(row, pivots, floor, COUNT, BLOCK, PIVOTS)
         # The first pivot is known to suffice; rounding in the sums must not exclude it.
         enough = ((total >= goal) | (number == 0)) & (bits < high)
         steps = tl.sum(enough.to(tl.int32), 0)
@@ -135,130 +114,28 @@ def _threshold(
 
 
 @triton.jit
-def _floor(
-    logits,
-    masks,
-    presence,
-    penalty,
-    slot,
-    words,
-    vocab,
-    inverse,
-    top,
-    peaks,
-    num_blocks,
-    mass,
-    top_k,
-    top_p,
-    BLOCK: tl.constexpr,
-    PIVOTS: tl.constexpr,
-):
+def _floor(row, mass, top_k, top_p, BLOCK: tl.constexpr, PIVOTS: tl.constexpr):
     """The smallest weight that passes top-k and then top-p."""
     low = tl.full((), 0, tl.int32)
-    if (top_k > 0) & (top_k < vocab):
+    if (top_k > 0) & (top_k < row.vocab):
         goal = top_k.to(tl.float64)
-        low = _threshold(
-            logits,
-            masks,
-            presence,
-            penalty,
-            slot,
-            words,
-            vocab,
-            inverse,
-            top,
-            peaks,
-            num_blocks,
-            goal,
-            low,
-            True,
-            BLOCK,
-            PIVOTS,
-        )
+        low = _threshold(row, goal, low, True, BLOCK, PIVOTS)
         # the mass of exactly k tokens: those above the threshold, and as many tied with it as are missing
         last, next_up = low.to(tl.float32, bitcast=True), (low + 1).to(tl.float32, bitcast=True)
         pivots = tl.zeros((1,), tl.float32) + next_up
-        num = tl.sum(
-            _above(
-                logits,
-                masks,
-                presence,
-                penalty,
-                slot,
-                words,
-                vocab,
-                inverse,
-                top,
-                peaks,
-                num_blocks,
-                pivots,
-                last,
-                True,
-                BLOCK,
-                1,
-            ),
-            0,
-        )
-        mass = tl.sum(
-            _above(
-                logits,
-                masks,
-                presence,
-                penalty,
-                slot,
-                words,
-                vocab,
-                inverse,
-                top,
-                peaks,
-                num_blocks,
-                pivots,
-                last,
-                False,
-                BLOCK,
-                1,
-            ),
-            0,
-        )
+        num = tl.sum(_above(row, pivots, last, True, BLOCK, 1), 0)
+        mass = tl.sum(_above(row, pivots, last, False, BLOCK, 1), 0)
         mass += (goal - num) * last.to(tl.float64)
     if top_p < 1.0:
-        goal = top_p.to(tl.float64) * mass
-        low = _threshold(
-            logits,
-            masks,
-            presence,
-            penalty,
-            slot,
-            words,
-            vocab,
-            inverse,
-            top,
-            peaks,
-            num_blocks,
-            goal,
-            low,
-            False,
-            BLOCK,
-            PIVOTS,
-        )
+        low = _threshold(row, top_p.to(tl.float64) * mass, low, False, BLOCK, PIVOTS)
     return low.to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _sample(
-    logits,
-    masks,
-    presence,
-    penalty,
-    stats,
+    row,
     record,
     position,
-    slot,
-    words,
-    vocab,
-    inverse,
-    top,
-    num_blocks,
     KEY: tl.constexpr,
     TOP_P: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -269,36 +146,18 @@ def _sample(
 ):
     """The first token whose cumulative weight exceeds uniform * total: first the block, then the token in it."""
     number = tl.arange(0, BLOCKS)
-    peak = tl.load(stats + number, mask=number < num_blocks, other=float("-inf"))
-    mass = tl.load(stats + num_blocks + number, mask=number < num_blocks, other=0.0) * tl.exp(peak - top)
+    peak = tl.load(row.peaks + number, mask=number < row.num_blocks, other=float("-inf"))
+    mass = tl.load(row.peaks + row.num_blocks + number, mask=number < row.num_blocks, other=0.0)
+    mass *= tl.exp(peak - row.top)
     top_p, top_k = tl.load(record + TOP_P).to(tl.float32, bitcast=True), tl.load(record + TOP_K)
     floor = tl.load(record + MIN_P).to(tl.float32, bitcast=True)
     if (top_p < 1.0) | (top_k > 0):
-        total = tl.sum(mass.to(tl.float64), 0)
-        least = _floor(
-            logits,
-            masks,
-            presence,
-            penalty,
-            slot,
-            words,
-            vocab,
-            inverse,
-            top,
-            stats,
-            num_blocks,
-            total,
-            top_k,
-            top_p,
-            BLOCK,
-            PIVOTS,
-        )
-        floor = tl.maximum(floor, least)
+        floor = tl.maximum(floor, _floor(row, tl.sum(mass.to(tl.float64), 0), top_k, top_p, BLOCK, PIVOTS))
     if floor > 0.0:
         mass = tl.zeros((BLOCKS,), tl.float32)
-        for block in range(0, num_blocks):
-            if tl.exp(tl.load(stats + block) - top) * 1.001 >= floor:
-                weight = _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK)
+        for block in range(0, row.num_blocks):
+            if _may_reach(row, block, floor):
+                weight = _weights(row, block, BLOCK)
                 mass = tl.where(number == block, tl.sum(tl.where(weight >= floor, weight, 0.0), 0), mass)
 
     edges = tl.cumsum(mass.to(tl.float64), 0)
@@ -306,7 +165,7 @@ def _sample(
     goal = tl.sum(uniform_of(record + KEY, position), 0) * whole
     block = tl.minimum(tl.sum((edges <= goal).to(tl.int32), 0), tl.sum((edges < whole).to(tl.int32), 0))
     rest = goal - tl.max(tl.where(number < block, edges, 0.0), 0)
-    weight = _weights(logits, masks, presence, penalty, slot, words, vocab, inverse, top, block, BLOCK)
+    weight = _weights(row, block, BLOCK)
     inner = tl.cumsum(tl.where(weight >= floor, weight, 0.0).to(tl.float64), 0)
     place = tl.sum((inner <= rest).to(tl.int32), 0)
     last = tl.sum((inner < tl.max(inner, 0)).to(tl.int32), 0)
@@ -365,28 +224,8 @@ def draw_row(
         top, best = tl.max(peak, 0, return_indices=True, return_indices_tie_break_left=True)
         token = tl.load(stats + 2 * num_blocks + best).to(tl.int32)
         if inverse != 0.0:
-            token = _sample(
-                logits,
-                masks,
-                presence,
-                penalty,
-                stats,
-                record,
-                position + 1,
-                slot,
-                words,
-                vocab,
-                inverse,
-                top,
-                num_blocks,
-                KEY,
-                TOP_P,
-                TOP_K,
-                MIN_P,
-                BLOCK,
-                BLOCKS,
-                PIVOTS,
-            )
+            scaled = _Row(logits, masks, slot, presence, penalty, words, vocab, inverse, top, stats, num_blocks)
+            token = _sample(scaled, record, position + 1, KEY, TOP_P, TOP_K, MIN_P, BLOCK, BLOCKS, PIVOTS)
         ids = tl.load(record + STOPS + tl.arange(0, NUM_STOPS))
         tl.store(own + 1, token)
         tl.store(own + 2, position + 1)
