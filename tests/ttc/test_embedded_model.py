@@ -48,6 +48,8 @@ CASES = {
     "yarn rope": ("llama", {"rope_parameters": YARN}),
     "yarn rope with two scales": ("llama", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}}),
     "yarn rope without a rounded range": ("llama", {"rope_parameters": YARN | {"truncate": False}}),
+    "layers without rope": ("smollm3", {"no_rope_layers": [0, 1], "pad_token_id": 0}),
+    "each fourth layer without rope": ("smollm3", {"num_hidden_layers": 5, "pad_token_id": 0}),
     "linear rope": ("qwen2", {"rope_parameters": LINEAR}),
 }
 

@@ -27,6 +27,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {},
     "qwen3": {"head_dim": 32},
     "mistral": {"sliding_window": 20},
+    "smollm3": {"num_hidden_layers": 3, "no_rope_layers": [1, 0, 1]},
     "gemma3_text": {
         "sliding_window": 20, "head_dim": 32, "num_hidden_layers": 3, "query_pre_attn_scalar": 24,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
@@ -114,6 +115,7 @@ def test_new_weights_take_the_place_of_the_old_ones(family: str) -> None:
         {"model_type": "llama", "attention_bias": True},
         {"model_type": "llama", "mlp_bias": True},
         {"model_type": "qwen3", "attention_bias": True},
+        {"model_type": "smollm3", "use_sliding_window": True},
         {"model_type": "gemma3_text", "attention_bias": True},
         {"model_type": "gemma3_text", "rope_scaling": {"rope_type": "yarn", "factor": 2.0}},
     ],

@@ -1,9 +1,9 @@
 """The embedded engine: torch in this process, on a CPU or a GPU; a GPU also needs triton.
 
-Runs any Hugging Face folder of the Llama, Qwen2, Qwen3 and Mistral families with its own decode core, and on a GPU also
-Gemma 3 (text): continuous batching, prefix keys and values shared by all draws and branches, counter-based randomness.
-Other architectures run through transformers' own module: correct, but without the speed of shared prefixes. Cost: one
-worker thread; bf16 weights plus the caches; with `processes`, all of it once per process or GPU
+Runs any Hugging Face folder of the Llama, Qwen2, Qwen3, Mistral and SmolLM3 families with its own decode core, and on a
+GPU also Gemma 3 (text): continuous batching, prefix keys and values shared by all draws and branches, counter-based
+randomness. Other architectures run through transformers' own module: correct, but without the speed of shared prefixes.
+Cost: one worker thread; bf16 weights plus the caches; with `processes`, all of it once per process or GPU
 (`ttc.engines.embedded.replicas`). Left out, and better served by vLLM or SGLang: tensor parallelism, mixtures of
 experts, quantised weights, speculative decoding.
 """

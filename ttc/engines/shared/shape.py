@@ -1,7 +1,7 @@
 """Model dimensions and rotary tables, read from a Hugging Face `config.json`.
 
-Covers Llama, Mistral, Qwen2 and Qwen3 with full attention and the rotary variants default, linear, llama3 and yarn
-(Peng et al. 2023, arXiv 2309.00071). For anything else `supported` returns False, and the model runs through
+Covers Llama, Mistral, Qwen2, Qwen3 and SmolLM3 with full attention and the rotary variants default, linear, llama3 and
+yarn (Peng et al. 2023, arXiv 2309.00071). For anything else `supported` returns False, and the model runs through
 transformers (`fallback.py`): sliding windows, other activations, mixture-of-experts, dynamic rotary scaling.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     import torch
 
 
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 
 
 @dataclass(frozen=True, slots=True)
 class Dims:
     """The dimensions of one decoder; `rope` is the rotary part of the config, `qk_norm` is true for Qwen3.
 
-    `biased` names the projections that have a bias.
+    `biased` names the projections that have a bias, `unrotated` the layers whose queries and keys are not rotated
+    (NoPE, Yang et al. 2025, arXiv 2501.18795).
     """
 
     hidden: int
@@ -45,6 +46,13 @@ class Dims:
     rope_theta: float
     rope: Mapping[str, Any]
     biased: frozenset[str] = frozenset()
+    unrotated: frozenset[int] = frozenset()
+
+    @property
+    def rotary(self) -> tuple[Dims, ...]:
+        """For each layer, the dimensions of its rotary tables."""
+        still = replace(self, rope={"rope_type": _UNROTATED})
+        return tuple(still if layer in self.unrotated else self for layer in range(self.num_layers))
 
     @property
     def group(self) -> int:
@@ -66,6 +74,7 @@ class Dims:
     def from_config(cls, config: Mapping[str, Any]) -> Dims:
         """Read the dimensions; raises ConfigError naming a missing field."""
         try:
+            config = {**_DEFAULTS.get(config["model_type"], {}), **config}
             heads = int(config["num_attention_heads"])
             rope = _stretched(config)
             return cls(
@@ -83,9 +92,23 @@ class Dims:
                 rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
                 rope=rope,
                 biased=_biased(config),
+                unrotated=_unrotated(config),
             )
         except KeyError as exc:
             raise ConfigError(f"config.json lacks the field {exc.args[0]!r}") from exc
+
+
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {"smollm3": {"tie_word_embeddings": True, "rope_theta": 2e6}}
+"""What transformers assumes of a family where config.json does not say it, and does not of the others."""
+
+
+def _unrotated(config: Mapping[str, Any]) -> frozenset[int]:
+    """SmolLM3's layers without rotary positions: those with a 0 in `no_rope_layers`, by default each fourth."""
+    if config["model_type"] != "smollm3":
+        return frozenset()
+    interval, layers = int(config.get("no_rope_layer_interval", 4)), range(int(config["num_hidden_layers"]))
+    rotated = config.get("no_rope_layers") or [(layer + 1) % interval for layer in layers]
+    return frozenset(layer for layer in layers if not rotated[layer])
 
 
 def _rope(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +158,10 @@ def slides(config: Mapping[str, Any], max_context: int | None) -> bool:
 
 QKV = frozenset({"q_proj", "k_proj", "v_proj"})
 _ATTENTION = QKV | {"o_proj"}
+_LLAMA = {"attention_bias": _ATTENTION, "mlp_bias": frozenset({"gate_proj", "up_proj", "down_proj"})}
 _BIASED: Mapping[str, Mapping[str, frozenset[str]]] = {
-    "llama": {"attention_bias": _ATTENTION, "mlp_bias": frozenset({"gate_proj", "up_proj", "down_proj"})},
+    "llama": _LLAMA,
+    "smollm3": _LLAMA,
     "qwen2": {"model_type": QKV},  # always
     "qwen3": {"attention_bias": _ATTENTION},
 }
@@ -186,6 +211,7 @@ def supported(config: Mapping[str, Any]) -> bool:
         config["model_type"] in FAMILIES
         and config.get("hidden_act", "silu") == "silu"
         and kind in _ROPE
+        and kind != _UNROTATED
         and all(rope.get(name) is not None for name in _NEEDED.get(kind, ()))
         and not config.get("use_sliding_window", False)
         and all(layer == "full_attention" for layer in layers)
@@ -219,6 +245,12 @@ def _default(dims: Dims) -> tuple[torch.Tensor, float]:
 
     exponent = torch.arange(0, dims.head_dim, 2, dtype=torch.float32) / dims.head_dim
     return 1.0 / (dims.rope_theta**exponent), 1.0
+
+
+def _still(dims: Dims) -> tuple[torch.Tensor, float]:
+    import torch
+
+    return torch.zeros(dims.head_dim // 2), 1.0
 
 
 def _linear(dims: Dims) -> tuple[torch.Tensor, float]:
@@ -276,9 +308,13 @@ _NEEDED: Mapping[str, Sequence[str]] = {
 }
 """Fields without which transformers refuses a variant."""
 
+_UNROTATED = "unrotated"
+"""Not a variant of config.json: angles of zero, for a layer without rotary positions."""
+
 _ROPE: Mapping[str, Callable[[Dims], tuple[torch.Tensor, float]]] = {
     "default": _default,
     "linear": _linear,
     "llama3": _llama3,
     "yarn": _yarn,
+    _UNROTATED: _still,
 }

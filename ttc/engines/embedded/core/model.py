@@ -1,4 +1,4 @@
-"""The forward pass of the Llama, Qwen2 and Qwen3 families, and the stable interface for scorers.
+"""The forward pass of the Llama, Qwen2, Qwen3 and SmolLM3 families, and the stable interface for scorers.
 
 A scorer, or any other user of hidden states, needs three names::
 
@@ -156,11 +156,12 @@ class Body:
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Run all layers over T tokens: ids, positions (T,) -> hidden (T, D) after the final norm."""
         weights, ops = self.weights, self._ops
-        cos, sin = self._rotary(positions)
+        rotated = self._rotary(positions)
+        still = _unturned(*rotated) if self.dims.unrotated else rotated
         x = F.embedding(ids, weights.embed)
         for index, layer in enumerate(weights.layers):
-            qkv = layer.qkv(ops.norm(x, layer.norm_in))
-            x = layer.out.add_to(x, attend(index, *ops.heads(qkv, layer.qk_norm, cos, sin)))
+            qkv, turn = layer.qkv(ops.norm(x, layer.norm_in)), still if index in self.dims.unrotated else rotated
+            x = layer.out.add_to(x, attend(index, *ops.heads(qkv, layer.qk_norm, *turn)))
             x = layer.down.add_to(x, ops.gate(layer.gate_up(ops.norm(x, layer.norm_mlp))))
         return ops.norm(x, weights.norm)
 
@@ -255,6 +256,11 @@ class Body:
         self.weights = Weights.build(own, self.dims, self.dtype, self.device, head, self.pad_rows > 1)
 
 
+def _unturned(cos: torch.Tensor, sin: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tables of the same shape for layers without rotary positions."""
+    return torch.ones_like(cos), torch.zeros_like(sin)
+
+
 def _batches(lengths: Sequence[int], pads_below: float) -> list[Parts]:
     """Parts of items to compute together, in order.
 
@@ -302,7 +308,7 @@ def load_body(
         The body, and the folder's remaining tensors under their stored names, such as a scorer's own head.
 
     Raises:
-        ConfigError: files are missing or the architecture is not one of the three families.
+        ConfigError: files are missing or the architecture is not one of the families above.
     """
     path = Path(folder)
     config = read_config(path)

@@ -1,4 +1,4 @@
-"""The model families that the GPU decoder runs: Llama, Qwen2, Qwen3, Mistral and Gemma 3 (text).
+"""The model families that the GPU decoder runs: Llama, Qwen2, Qwen3, Mistral, SmolLM3 and Gemma 3 (text).
 
 Mistral has a sliding window; so have five of six layers of Gemma 3, with rotary tables of their own. Left out: Gemma's
 vision models, sliding windows of Qwen2, mixtures of experts, biases other than of queries, keys and values.
@@ -35,7 +35,7 @@ def architecture(config: Mapping[str, Any]) -> DeviceFamily | None:
     dims = replace(Dims.from_config(config), max_context=positions(config))
     if not dims.biased <= QKV:
         return None
-    return DeviceFamily(dims, Style(), (window_of(config),) * dims.num_layers, (dims,) * dims.num_layers)
+    return DeviceFamily(dims, Style(), (window_of(config),) * dims.num_layers, dims.rotary)
 
 
 def _gemma(config: Mapping[str, Any]) -> DeviceFamily | None:
