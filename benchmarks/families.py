@@ -1,0 +1,175 @@
+"""Which model families the embedded engine runs, and whether it draws what transformers draws.
+
+    python -m benchmarks.families [--only llama qwen3_moe ...] [--json benchmarks/results/families.json]
+
+Every causal language model that transformers knows is made tiny, with random weights (times 2.5, so that predictions
+differ from token to token), and loaded by the embedded engine on a CPU in fp32. Three prompts of 5, 40 and 130 tokens
+are decoded together and greedily, twice (the second time from cached keys), and one of the answers is continued as a
+branch of a search would be. Each token is compared with the largest logit of transformers' forward pass over the whole
+text, without a cache; a difference where its two largest logits are closer than 1e-4 is rounding.
+
+`core` is what runs the model: the engine's own code, or transformers' module (`ttc.engines.embedded.core.fallback`). A
+family that the engine refuses is listed with its error. `on_a_gpu` is what would run it on a GPU.
+Encoders with a language-model head are listed by transformers, too. Left out: families whose configuration these few
+sizes do not fit (`not_made`), and what a model of images or speech reads besides text. Cost: 10 minutes of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from shutil import copy
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks.beside_trl import facts
+from benchmarks.machine import machine
+from ttc.core import Engine, Message, Prompt, Sampling
+from ttc.engines.embedded.engine import embedded
+from ttc.engines.embedded.gpu.families import architecture
+from ttc.engines.shared.folder import generator_folder
+from ttc.engines.shared.shape import full_attention, read_config
+from ttc.errors import ConfigError
+
+TOKENS, BRANCH, CLOSE = 12, 5, 1e-4
+LENGTHS = (5, 40, 130)
+SIZES: Mapping[str, Any] = {
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "word_embed_proj_dim"), 64),
+    **dict.fromkeys(("intermediate_size", "n_inner", "ffn_dim"), 96),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers"), 2),
+    **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "n_heads"), 4),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), 1024),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts"), 4),
+    **dict.fromkeys(("n_shared_experts", "n_group", "topk_group", "first_k_dense_replace"), 1),
+    **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "head_dim", "v_head_dim"), 16),
+    **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "rotary_dim"), 8),
+    **{"num_key_value_heads": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "sliding_window": 48},
+    **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "tie_word_embeddings": False},
+}
+"""Sizes under the names that families give them; a family takes those that its configuration has."""
+
+
+class Difference(NamedTuple):
+    """The first token that differs: of which text, and by how much transformers preferred its own."""
+
+    text: str
+    token: int
+    margin: float
+
+
+def fitted(names: Mapping[str, Any], vocab: int) -> dict[str, Any]:
+    """The sizes for a configuration with these fields, and for the parts of one that also reads images or speech."""
+    sizes = {name: size for name, size in {**SIZES, "vocab_size": vocab}.items() if name in names}
+    parts = {name: fitted(part, vocab) for name, part in names.items() if isinstance(part, dict) and "config" in name}
+    return sizes | parts
+
+
+def tiny(family: str, folder: Path) -> Any:
+    """A random model of a family, saved with the tokenizer of the packaged teacher."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    kind = CONFIG_MAPPING[family]
+    names = kind().to_dict()
+    teacher = generator_folder(None)
+    vocab = json.loads((teacher / "config.json").read_text("utf-8"))["vocab_size"]
+    config = kind(**fitted(names, vocab))
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(2.5)
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        copy(teacher / name, folder / name)
+    return model
+
+
+async def drawn(engine: Engine, ids: tuple[int, ...], tokens: int, path: tuple[int, ...]) -> tuple[int, ...]:
+    """Draw greedily."""
+    prompt = Prompt("", ids, path, rendered_len=len(ids), messages=(Message("user", ""),), problem_id=str(len(ids)))
+    sampling = Sampling(temperature=0.0, max_tokens=tokens)
+    (completion,) = await engine.generate(prompt, sampling, range(1), lambda usage: None)
+    return completion.token_ids
+
+
+@torch.inference_mode()
+def difference(model: Any, name: str, ids: Sequence[int], answer: Sequence[int]) -> Difference | None:
+    """Where `answer` after `ids` is not what transformers prefers, beyond rounding."""
+    logits = model(torch.tensor([[*ids, *answer]]), use_cache=False).logits[0, len(ids) - 1 : -1]
+    for at, (row, token) in enumerate(zip(logits, answer, strict=True)):
+        margin = float(row.max() - row[token])
+        if margin > CLOSE:
+            return Difference(name, at, margin)
+    return None
+
+
+async def compare(folder: Path, model: Any) -> dict[str, Any]:
+    """Load the folder into the engine and compare all texts; raises ConfigError where the engine refuses it."""
+    vocab = int(model.config.get_text_config().vocab_size)
+    generator = torch.Generator().manual_seed(1)
+    prompts = [tuple(torch.randint(3, vocab, (length,), generator=generator).tolist()) for length in LENGTHS]
+    engine = embedded(str(folder), device="cpu", dtype="float32", threads=1)
+    try:
+        texts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        for turn in ("anew", "from the cache"):
+            answers = await asyncio.gather(*(drawn(engine, ids, TOKENS, ()) for ids in prompts))
+            texts |= {f"{len(ids)} {turn}": (ids, answer) for ids, answer in zip(prompts, answers, strict=True)}
+        path = (*prompts[1], *answers[1][:BRANCH])
+        texts["branch"] = path, await drawn(engine, path, TOKENS - BRANCH, (0,))
+    finally:
+        await engine.close()
+    differences = [difference(model, name, *text) for name, text in texts.items()]
+    return {"texts": len(texts), "different": [one._asdict() for one in differences if one]}
+
+
+def row(family: str, scratch: Path) -> dict[str, Any]:
+    """One family: what runs it, and where it differs; or why it is refused, or was not made."""
+    folder = scratch / family
+    try:
+        model = tiny(family, folder)
+    except Exception as exc:  # whatever a family asks of its sizes: it is reported as not made
+        return {"family": family, "not_made": f"{type(exc).__name__}: {exc}"[:300]}
+    config = read_config(folder)
+    cores = {
+        "core": "own" if full_attention(config, None) else "transformers",
+        "on_a_gpu": "own" if architecture(config) else "transformers",
+    }
+    try:
+        return {"family": family, **cores, **asyncio.run(compare(folder, model))}
+    except ConfigError as exc:
+        return {"family": family, "refused": str(exc).replace(f"{folder}: ", "")}
+
+
+def main() -> None:
+    """Print a line for each family."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="FAMILY")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    rows = []
+    for family in args.only or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+        with tempfile.TemporaryDirectory() as scratch:
+            rows.append(row(family, Path(scratch)))
+        print(json.dumps(rows[-1]), flush=True)
+        if args.json:
+            report = {"machine": machine(), **facts(), "rows": rows}
+            args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    wrong = [one["family"] for one in rows if one.get("different")]
+    print(f"{len(rows)} families, {sum('core' in one for one in rows)} run, {len(wrong)} differ: {' '.join(wrong)}")
+
+
+if __name__ == "__main__":
+    main()
