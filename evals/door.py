@@ -26,10 +26,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
 
 from evals.experiment import problems_in_flight
+from evals.loop import MAX_STREAK, Trust, verdicts_of
 from evals.numbers.statistics import Interval
 from evals.numbers.summary import summarise
 from evals.report.kit import count, interval, money, percent, seconds
-from evals.run_folder import MAX_STREAK, Trust, verdicts_of
 from evals.task import CHECKS, Item
 from evals.tasks._columns import READ, Columns, read_rows
 from evals.tasks._items import items_of, kind_of_rows

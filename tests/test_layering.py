@@ -39,6 +39,7 @@ LAYERS = {
     "evals": [
         "task.py numbers",
         "data run_folder.py",
+        "loop.py",
         "tasks allocation",
         "experiment.py",
         "report",

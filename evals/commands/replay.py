@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from evals.experiment import settings_of
+from evals.loop import evaluate
 from evals.numbers.summary import SUMMARY, read_summary, summarise, usage_of, write_summary
 from evals.report import render_table
-from evals.run_folder import CONTENTS, RECORDS, digest, evaluate, read_run, readable_config
+from evals.run_folder import CONTENTS, RECORDS, digest, read_run, readable_config
 from evals.task import Item
 from ttc.cli.options import add_options, read_options
 from ttc.cli.parts import SEVERAL, StrategyOptions, check_writable, resolve_budget, resolve_strategies, strategies
