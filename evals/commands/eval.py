@@ -35,8 +35,7 @@ from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.summary import SUMMARY, counted_apart, read_summary, write_summary
 from evals.report import render_table, write_report
 from evals.run_folder import CONTENTS, Run, read_run, readable_config, stored_config
-from evals.task import MAX_LIMIT, Task, has_rows
-from evals.tasks import TASKS, load_task, task_file
+from evals.task import MAX_LIMIT, TASKS, Task, has_rows, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
     NOT_REPRODUCIBLE,
