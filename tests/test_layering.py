@@ -43,7 +43,8 @@ LAYERS = {
         "tasks allocation",
         "experiment.py",
         "report",
-        "commands/_quickstart door.py",
+        "commands/_quickstart evaluation.py",
+        "door.py",
         "commands",
     ],
     "train": [
