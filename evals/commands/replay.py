@@ -97,7 +97,7 @@ async def replay_run(
     Raises:
         ConfigError: the strategy cannot be replayed, wants more samples than there are, or `out` holds another run.
     """
-    scorer = PoolScorer(source.pools) if choice.takes_scorer and choice.needs_scorer else None
+    scorer = PoolScorer(source.pools) if choice.takes_scorer else None
     config = {
         **source.config,
         "strategy": choice.name,
