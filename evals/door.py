@@ -17,31 +17,26 @@ are paired by their ids.
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, overload
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
+from evals.evaluation import Evaluation, evaluation_of
 from evals.experiment import problems_in_flight
-from evals.numbers.statistics import Interval
-from evals.numbers.summary import summarise
-from evals.report.kit import count, interval, money, percent, seconds
-from evals.run_folder import MAX_STREAK, Trust, verdicts_of
+from evals.loop import MAX_STREAK, Trust, verdicts_of
 from evals.task import CHECKS, Item
-from evals.tasks._columns import READ, Columns, read_rows
-from evals.tasks._items import items_of, kind_of_rows
+from evals.tasks._columns import Columns
+from evals.tasks._tables import Problems, items_of_table
 from ttc.concurrent import gather
-from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.choices import PartChoice
 from ttc.config.functions import CheckFunction, ScoreFunction, as_verifier
 from ttc.config.plugins import blamed, described, leaf
-from ttc.config.recipes import dump
 from ttc.config.registry import VERIFIERS
-from ttc.config.values import at_least, build, counted
+from ttc.config.values import at_least, build
 from ttc.core import (
-    NO_VERDICT,
     Answer,
     Budget,
     Engine,
@@ -61,9 +56,7 @@ from ttc.errors import (
     UNANSWERABLE,
     ConfigError,
     EngineError,
-    MissingExtra,
     PluginError,
-    RecordError,
     TTCError,
     Unsupported,
 )
@@ -72,136 +65,8 @@ from ttc.session.solve import fit_to_context, solve, spent
 from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
 
-if TYPE_CHECKING:
-    import pandas
-
 USUAL = Sampling(max_tokens=1024)
 """How a task file is asked by default."""
-
-
-class DataFrame(Protocol):
-    """A data frame of pandas or another library with this method; frames of polars and datasets are known, too."""
-
-    def to_dict(self, orient: Any, /) -> Any:
-        """The rows as dictionaries, for orient "records"."""
-        ...
-
-
-Problems: TypeAlias = Iterable[Mapping[str, Any]] | DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluatedProblem:
-    """One problem: what was asked, answered and judged. `error` says why there is no answer."""
-
-    id: str
-    question: str
-    target: TargetLike
-    answer: Answer | None
-    verdict: Verdict | None
-    error: str | None
-    usage: Usage
-
-    @property
-    def correct(self) -> bool:
-        """Whether the answer is right; a problem that failed is not."""
-        return self.verdict is not None and self.verdict.correct
-
-    def to_row(self) -> dict[str, Any]:
-        """The problem as one flat row; what is not known is None."""
-        answer, verdict = self.answer, self.verdict
-        return {
-            "id": self.id,
-            "question": self.question,
-            "target": self.target,
-            "final": None if answer is None else answer.final,
-            "correct": self.correct,
-            "status": None if verdict is None else verdict.status,
-            "score": None if verdict is None else verdict.score,
-            "text": None if answer is None else answer.text,
-            "thinking": None if answer is None else answer.thinking,
-            "finish_reason": None if answer is None else answer.finish_reason,
-            "prompt_tokens": self.usage.prompt,
-            "tokens": self.usage.tokens,
-            "seconds": None if answer is None else answer.seconds,
-            "error": self.error,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Evaluation(Sequence[EvaluatedProblem]):
-    """What a strategy gave: a sequence of problems in the order of the rows, and the numbers over all of them.
-
-    `accuracy` has its 95 % interval; `coverage` is the share of problems with a right candidate; `dollars` is None
-    where no prices are known. `summary` has what `summary.json` of a run has, curves included.
-    """
-
-    strategy: str
-    problems: tuple[EvaluatedProblem, ...]
-    accuracy: Interval
-    coverage: float
-    usage: Usage
-    seconds: float
-    dollars: float | None
-    seed: int
-    summary: Mapping[str, Any] = field(repr=False)
-
-    @overload
-    def __getitem__(self, index: int) -> EvaluatedProblem: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> tuple[EvaluatedProblem, ...]: ...
-
-    def __getitem__(self, index: int | slice) -> EvaluatedProblem | tuple[EvaluatedProblem, ...]:
-        """A problem by its number."""
-        return self.problems[index]
-
-    def __len__(self) -> int:
-        """How many problems there are."""
-        return len(self.problems)
-
-    def __iter__(self) -> Iterator[EvaluatedProblem]:
-        """The problems in order."""
-        return iter(self.problems)
-
-    @property
-    def errors(self) -> tuple[EvaluatedProblem, ...]:
-        """The problems that failed."""
-        return tuple(problem for problem in self.problems if problem.error is not None)
-
-    @property
-    def num_undecided(self) -> int:
-        """How many answers the verifier did not decide on; they count as not right."""
-        return sum(problem.verdict is not None and problem.verdict.status in NO_VERDICT for problem in self.problems)
-
-    def to_rows(self) -> list[dict[str, Any]]:
-        """A flat dictionary per problem."""
-        return [problem.to_row() for problem in self.problems]
-
-    def to_frame(self) -> pandas.DataFrame:
-        """The rows as a data frame.
-
-        Raises:
-            MissingExtra: pandas is not installed; `to_rows` needs nothing.
-        """
-        try:
-            import pandas
-        except ImportError as exc:
-            raise MissingExtra("pandas", "frames") from exc
-        return pandas.DataFrame(self.to_rows())
-
-    def __str__(self) -> str:
-        """One line: accuracy with interval, tokens, seconds, money."""
-        bounds = interval(self.accuracy.low, self.accuracy.high)
-        parts = [
-            f"{self.strategy}: {percent(self.accuracy.value)} ({bounds}) of {counted(len(self), 'problem')}",
-            f"{count(self.usage.tokens / len(self))} tokens a problem",
-            seconds(self.seconds),
-            *([] if self.dollars is None else [money(self.dollars)]),
-            *([f"{len(self.errors)} failed"] if self.errors else []),
-            *([f"{self.num_undecided} without a verdict"] if self.num_undecided else []),
-        ]
-        return ", ".join(parts)
 
 
 @with_options
@@ -259,7 +124,7 @@ async def aevaluate(
     if scorer is None and choice.needs_scorer and engine == "embedded":
         scorer = "prm"
     check_scorer(choice, scorer)
-    items = _items(problems, kind, build(Columns, columns or {}, where="columns."))
+    items = items_of_table(problems, kind, build(Columns, columns or {}, where="columns."))
     checker = _verifier(verifier, items[0].problem.kind)
     base_seed = secrets.randbelow(1 << 31) if seed is None else seed
     async with AsyncExitStack() as stack:
@@ -280,72 +145,11 @@ async def aevaluate(
         records = await work.run(items, concurrency or problems_in_flight(running, choice))
         lasted = time.perf_counter() - started
         known = prices or (running.prices if isinstance(running, Priced) else None)
-    return _evaluation(choice, records, base_seed, lasted, known, sampling or USUAL)
+    return evaluation_of(choice, records, base_seed, lasted, known, sampling or USUAL)
 
 
 evaluate = synchronous(aevaluate)
 """`aevaluate` from synchronous code, in notebooks too: `ttc.evaluate(rows, strategy="majority", n=8)`."""
-
-
-_ROWS = (("to_dicts",), ("to_list",), ("to_dict", "records"))
-"""The methods by which tables give their rows: polars frames, Hugging Face datasets, pandas frames."""
-
-
-def _items(problems: Problems, kind: str | None, columns: Columns) -> list[Item]:
-    """The rows as items; raises TTCError naming the row and the column that does not fit."""
-    listed: Any = next((getattr(problems, way)(*args) for way, *args in _ROWS if hasattr(problems, way)), problems)
-    splits = [name for name, part in listed.items() if hasattr(part, "to_list")] if isinstance(listed, Mapping) else []
-    if splits:
-        raise ConfigError(f"problems: give one split of the dataset, such as dataset[{splits[-1]!r}]")
-    if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
-        raise ConfigError(
-            f"problems: give a list of dictionaries, a data frame or a dataset, got {type(problems).__name__}; "
-            "of a file its rows, such as list(csv.DictReader(open(FILE))), or: ttc eval --task FILE"
-        )
-    table = list(listed)
-    if not table:
-        raise ConfigError("problems: there are none")
-    for number, row in enumerate(table, start=1):
-        if not isinstance(row, Mapping):
-            raise ConfigError(f"problems: row {number} is no dictionary but {type(row).__name__}")
-    rows = [_cells(row, READ | columns.heads) for row in table]
-    if kind is not None and kind not in CHECKS:
-        raise ConfigError(f"kind must be one of {', '.join(CHECKS)}, got {kind!r}")
-    numbered = [(row, f"row {number}", number) for number, row in enumerate(rows, start=1)]
-    try:
-        ours, _ = read_rows(numbered, columns, kind)
-        items = list(items_of(ours, kind or kind_of_rows([row for row, _, _ in ours]), "row"))
-    except RecordError as exc:
-        here = (
-            "; in Python, columns={'KEY': 'COLUMN'} stands for --set task.KEY=COLUMN"
-            if "--set task." in str(exc)
-            else ""
-        )
-        raise RecordError(f"{exc}{here}") from exc
-    ids = [item.problem.id for item in items]
-    twice = next((name for name in ids if ids.count(name) > 1), None) if len(set(ids)) < len(ids) else None
-    if twice is not None:
-        raise ConfigError(f"problems: two rows have the id {twice!r}")
-    return items
-
-
-def _cells(row: Mapping[str, Any], read: frozenset[str]) -> dict[str, Any]:
-    """A row as plain Python values, without the empty cells of a data frame; it must have an answer."""
-    cells = {str(name): _native(value) if name in read else value for name, value in row.items()}
-    return {name: value for name, value in cells.items() if name in ("answer", "target") or not _blank(value)}
-
-
-def _native(value: Any) -> Any:
-    """Numpy values, as in a data frame that was read from parquet, as plain Python values."""
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    if isinstance(plain, list | tuple):
-        return [_native(part) for part in plain]
-    return {name: _native(part) for name, part in plain.items()} if isinstance(plain, Mapping) else plain
-
-
-def _blank(value: object) -> bool:
-    is_missing = type(value).__name__ in ("NAType", "NaTType")  # pandas' own
-    return value is None or is_missing or (isinstance(value, float) and math.isnan(value))
 
 
 def _verifier(verifier: str | Verifier | CheckFunction | None, kind: str) -> Verifier:
@@ -455,30 +259,3 @@ def _fails_all(error: Exception) -> bool:
 def _failed(item: Item, error: Exception, cost: Usage) -> Record:
     labels = {**_labels(item), "spent": asdict(cost)}
     return Record(item.problem, item.target, error=described(leaf(error)), provenance=labels)
-
-
-def _evaluation(
-    choice: StrategyChoice, records: Sequence[Record], seed: int, lasted: float, prices: Prices | None, usual: Sampling
-) -> Evaluation:
-    config = {"seed": seed, "strategy": choice.name, "params": choice.all_params(), "sampling": dump(usual)}
-    summary = summarise(records, config)
-    usage = Usage(**summary["usage"])
-    return Evaluation(
-        strategy=choice.label,
-        problems=tuple(map(_problem, records)),
-        accuracy=Interval(summary["accuracy"], summary["low"], summary["high"]),
-        coverage=summary["coverage"],
-        usage=usage,
-        seconds=lasted,
-        dollars=None if prices is None else prices.cost(usage),
-        seed=seed,
-        summary=summary,
-    )
-
-
-def _problem(record: Record) -> EvaluatedProblem:
-    usage = record.answer.usage if record.answer else Usage(**record.provenance["spent"])
-    question = record.problem.messages[-1].content
-    return EvaluatedProblem(
-        record.problem.id, question, record.target, record.answer, record.verdict, record.error, usage
-    )

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 import ttc
+from evals.loop import Solve, evaluate
 from evals.numbers.summary import put_summary, summarise, with_dollars
-from evals.run_folder import CONTENTS, COUNTED, SERVED, Solve, check_folder, evaluate, held, is_whole, stored_config
+from evals.run_folder import CONTENTS, COUNTED, SERVED, check_folder, held, is_whole, stored_config
 from evals.task import Item, Task, problems_digest
 from ttc.cli.rehearsal import rehearse
 from ttc.config.choices import PartChoice, StrategyChoice

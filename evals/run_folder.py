@@ -1,19 +1,11 @@
-"""Resumable runs: every problem is solved, verified and recorded once, even if the process is killed in between.
+"""A run's folder: what it holds, and whether it holds this run.
 
-A run is a folder. `run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per
-problem, synced to the disk before the next one. Starting again with the same configuration continues where the file
-ends; another configuration is refused, naming what differs. A larger limit extends a run: its problems are the first of
-the larger set, and only the others are asked. run.json records what decided the results by content (`contents`, see
-`evals.experiment`), so other weights under the same path make another run. Problems are keyed by id and seeds by (run
-seed, id, path), so neither order, nor concurrency, nor the place of the cut changes a result on a deterministic engine.
-
-A problem that fails is a record with its `error`, kept on resume unless errors are retried: then it is asked again, and
-an answer without a verdict is only judged again, since it was paid for. What would fail every problem alike (a bad
-parameter, an engine that fails `MAX_STREAK` times in a row, a broken verifier, code of the user's own that fails on
-each of the first `MAX_STREAK` problems) stops the run. As failures often come sooner than answers, problems in flight
-end first and may disprove it (`Trust`). The cost of a failed problem is in its record's provenance (`spent`) and counts
-in every total, also after a retry (`spent_before`). A run.json that was lost, emptied or cut is written anew by the
-command that made the run: its records bear the configuration's digest.
+`run.json` holds the resolved configuration and its digest; `records.jsonl` gets one record per problem. Starting again
+with the same configuration continues where the file ends; another configuration is refused, naming what differs. A
+larger limit extends a run: its problems are the first of the larger set, and only the others are asked. run.json
+records what decided the results by content (`contents`, see `evals.experiment`), so other weights under the same path
+make another run. A run.json that was lost, emptied or cut is written anew by the command that made the run: its records
+bear the configuration's digest.
 
 Records live only on the disk, so memory does not grow with them: `StoredRecords` keeps where each line begins, eight
 bytes a problem. Every pass reads and decodes the file again (about a millisecond for a record of twenty kilobytes), so
@@ -22,28 +14,24 @@ code that needs several things should take them in one pass. Runs below `HELD_BY
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
-import time
 from array import array
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableSequence, Sequence
+from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
 import ttc.records as store
 from evals.task import Item, num_problems_of, problems_digest, sample
-from ttc.config.plugins import described, leaf
 from ttc.config.recipes import differences
 from ttc.config.values import natural
-from ttc.core import NO_VERDICT, Answer, Candidate, Problem, Record, Submission, Usage, Verdict, Verifier
+from ttc.core import NO_VERDICT, Record, Usage
 from ttc.durable import replace_text
-from ttc.errors import UNANSWERABLE, ConfigError, EngineError, PluginError, RecordError, Unsupported
+from ttc.errors import ConfigError, RecordError
 from ttc.identity.digests import LOCATED, differing, located
-from ttc.session.solve import charged, spent
 
 CONFIG = "run.json"
 RECORDS = "records.jsonl"
@@ -53,13 +41,6 @@ SERVED = "served"
 """The key that holds what a server says of its model; None until it is connected to."""
 COUNTED = "counting"
 """The key that holds how FLOPs are counted (`ttc.session.meter.COUNTING`); older runs have none."""
-MAX_STREAK = 8
-"""This many engine failures in a row mean that the engine is gone; this many plug-in failures at the start, that the
-plug-in never works.
-"""
-
-Solve = Callable[[Problem], Awaitable[Answer]]
-OnRecord = Callable[[Record], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,55 +74,8 @@ def read_run(folder: Path) -> Run:
     return Run(folder, config, tuple(latest[name] for name in sorted(latest, key=natural)))
 
 
-async def evaluate(
-    folder: Path,
-    config: Mapping[str, Any],
-    items: Sequence[Item],
-    solve: Solve,
-    verifier: Verifier,
-    *,
-    concurrency: int,
-    retry_errors: bool = False,
-    started: float | None = None,
-    on_kept: Callable[[int], None] = lambda count: None,
-    on_record: OnRecord = lambda record: None,
-) -> Sequence[Record]:
-    """Solve and verify what `folder` does not hold yet; return all records in the order of `items`.
-
-    The records are read from the folder; a large run's only when they are used (`evals.run_folder`). `started`
-    (monotonic clock) is when the work of this session began, if before this call. `on_kept` gets the number of records
-    kept, `on_record` each new one. Cancelling leaves a folder that can be continued.
-
-    Raises:
-        ConfigError: the folder holds another run, or its records belong to other data.
-        EngineError: the engine failed `MAX_STREAK` problems in a row.
-        PluginError: a strategy or scorer of the user's own failed each of the first `MAX_STREAK` problems.
-        VerifierError: the verifier itself is broken.
-    """
-    with held(folder, config, items) as file:
-        kept = _kept(file.path, items, folder, retry_errors=retry_errors)
-        places = kept.places
-        if min(places, default=0) < 0 and _counts_otherwise(folder, config):
-            raise _other_counting(folder)
-        on_kept(sum(place >= 0 for place in places))
-        labels = {"run": digest(config), "strategy": config.get("strategy"), "session": kept.num_sessions + 1}
-        writer = _Writer(file, labels, kept, on_record, time.monotonic() if started is None else started)
-        todo = ((index, item) for index, item in enumerate(items) if places[index] < 0)
-        answered = {index: StoredRecords(file.path, [place]) for index, place in kept.unjudged.items()}
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(concurrency):
-                    group.create_task(_work(todo, answered, solve, verifier, writer))
-        except BaseExceptionGroup as failures:
-            first = failures.exceptions[0]
-            raise first from first.__cause__
-        if writer.trust.error is not None and not writer.has_answers:
-            raise writer.trust.error
-    return stored(folder / RECORDS, places)
-
-
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class KeptRecords:
     """What a folder holds of the requested items, by their index.
 
     `places` says where each record is, -1 where it must be made. `unjudged` says where the records are whose answers
@@ -154,7 +88,7 @@ class _Kept:
     num_sessions: int
 
 
-def _kept(path: Path, items: Sequence[Item], folder: Path, *, retry_errors: bool) -> _Kept:
+def kept_records(path: Path, items: Sequence[Item], folder: Path, *, retry_errors: bool) -> KeptRecords:
     """Read the records of a folder; raises ConfigError if they are of other data, RecordError for a broken one."""
     places = array("q", [-1]) * len(items)
     unjudged: dict[int, int] = {}
@@ -177,133 +111,7 @@ def _kept(path: Path, items: Sequence[Item], folder: Path, *, retry_errors: bool
             costs = (record.provenance.get(key, {}) for key in ("spent", "spent_before"))
             spent_before[index] = sum((Usage(**cost) for cost in costs), Usage())
         num_sessions = max(num_sessions, int(record.provenance.get("session", 0)))
-    return _Kept(places, unjudged, spent_before, num_sessions)
-
-
-class Trust:
-    """Whether to begin problems while others fail.
-
-    Failures come early and answers late, so many failures in a row may only be the first to end. While an `error` would
-    stop the run, no problem begins until those in flight have disproved it or ended, too.
-    """
-
-    def __init__(self) -> None:
-        """Trust."""
-        self.error: Exception | None = None
-        self._under_way, self._change = 0, asyncio.Event()
-
-    async def begin(self) -> Exception | None:
-        """Count one more in flight once there is trust; return the error that stops the run where there is none."""
-        while self.error is not None:
-            if not self._under_way:
-                return self.error
-            await self._change.wait()
-        self._under_way += 1
-        return None
-
-    def end(self, error: Exception | None) -> None:
-        """Count one as ended; `error` would stop the run from now on, None restores the trust."""
-        self._under_way -= 1
-        self.error = error
-        self._change.set()
-        self._change = asyncio.Event()
-
-
-class _Writer:
-    """Appends records, remembers where they are, and notices when the engine or a plug-in keeps failing."""
-
-    def __init__(
-        self,
-        file: store.RecordFile,
-        labels: Mapping[str, Any],
-        kept: _Kept,
-        on_record: OnRecord,
-        started: float,
-    ) -> None:
-        self._file, self._labels, self._kept, self._on_record = file, labels, kept, on_record
-        self._started = started
-        self.trust, self.has_answers = Trust(), False
-        self._streak = self._num_written = self._num_faults = 0
-
-    def write(
-        self, index: int, item: Item, answer: Answer | None, verdicts: Sequence[Verdict], error: BaseException | None
-    ) -> None:
-        """Store the outcome of problem `index`; `verdicts` are the answer's and then those of its candidates."""
-        provenance = {
-            **self._labels,
-            "at_s": round(time.monotonic() - self._started, 3),
-            "cluster": item.group,
-            "difficulty": item.difficulty,
-        }
-        if error is not None:
-            provenance["spent"] = asdict(spent(error))
-        if index in self._kept.spent_before:
-            provenance["spent_before"] = asdict(self._kept.spent_before[index])
-        record = Record(
-            problem=item.problem,
-            target=item.target,
-            answer=answer,
-            verdict=verdicts[0] if verdicts else None,
-            verdicts=tuple(verdicts[1:]),
-            error=None if error is None else described(error),
-            provenance=provenance,
-        )
-        self._kept.places[index] = self._file.append(record)
-        self._on_record(record)
-        self.has_answers = self.has_answers or answer is not None
-        self.trust.end(self._stops_by(error))
-
-    def _stops_by(self, error: BaseException | None) -> Exception | None:
-        """The error that stops the run, unless problems in flight disprove it."""
-        self._num_written += 1
-        self._num_faults += isinstance(error, PluginError)
-        if self._num_faults == self._num_written >= MAX_STREAK:
-            return PluginError(f"{error}; so did the first {MAX_STREAK} problems: fix it, and add --retry-errors")
-        in_engine = isinstance(error, EngineError) and not isinstance(error, UNANSWERABLE)
-        self._streak = self._streak + 1 if in_engine else 0
-        if self._streak < MAX_STREAK:
-            return None
-        failure = EngineError(
-            f"{self._streak} problems in a row failed in the engine, the last with: {error}; "
-            "the run is stopped, retry them with --retry-errors"
-        )
-        failure.__cause__ = error
-        return failure
-
-
-async def _work(
-    todo: Iterator[tuple[int, Item]],
-    answered: Mapping[int, Sequence[Record]],
-    solve: Solve,
-    verifier: Verifier,
-    writer: _Writer,
-) -> None:
-    """Take problems from the shared iterator until it is empty; those in `answered` are only judged."""
-    for index, item in todo:
-        stop = await writer.trust.begin()
-        if stop is not None:
-            raise stop
-        try:
-            before = answered[index][0].answer if index in answered else None
-            answer = await solve(item.problem) if before is None else before
-        except Exception as raised:  # whatever a strategy does wrong is data; its siblings go on
-            error = leaf(raised)
-            if isinstance(error, ConfigError | Unsupported):  # would fail every problem alike
-                raise error from None
-            writer.write(index, item, None, (), charged(error, spent(raised)))
-            continue
-        writer.write(index, item, answer, await verdicts_of(item, answer, verifier), None)
-
-
-async def verdicts_of(item: Item, answer: Answer, verifier: Verifier) -> list[Verdict]:
-    """Return the verdict of the answer and then those of its candidates; equal submissions are verified once."""
-    judges_form = item.problem.kind == "format"  # only such a verifier reads the thinking
-    paths: list[Answer | Candidate] = [answer, *answer.candidates]
-    submissions = [Submission(path.text, path.thinking if judges_form else "", path.finish_reason) for path in paths]
-    unique = list(dict.fromkeys(submissions))
-    verdicts = await asyncio.gather(*(verifier.verify(item.target, submission) for submission in unique))
-    by_submission = dict(zip(unique, verdicts, strict=True))
-    return [by_submission[submission] for submission in submissions]
+    return KeptRecords(places, unjudged, spent_before, num_sessions)
 
 
 _FOLLOWS = {
@@ -351,7 +159,7 @@ def check_folder(
     if config.get(CONTENTS) is not None:
         _check_contents(folder, config_there[CONTENTS], config[CONTENTS], items if names_problem else ())
     if items and _counts_otherwise(folder, config) and not is_whole(folder, items):
-        raise _other_counting(folder)
+        check_counting(folder, config)
 
 
 def _as_named_there(there: Mapping[str, Any], config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -402,17 +210,18 @@ def _check_orphans(folder: Path, config: Mapping[str, Any], items: Sequence[Item
         )
 
 
+def check_counting(folder: Path, config: Mapping[str, Any]) -> None:
+    """Refuse to add to a folder whose FLOPs were counted in another way; the two cannot be added up."""
+    if _counts_otherwise(folder, config):
+        raise ConfigError(
+            f"{folder} was begun by a version that counts FLOPs in another way, so it can be read but not continued; "
+            "choose another --out, or remove it"
+        )
+
+
 def _counts_otherwise(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Whether a folder's FLOPs were counted in another way; the two cannot be added up."""
     there = stored_config(folder) or config
     return COUNTED in config and there.get(COUNTED) != config[COUNTED] and _has_begun(folder)
-
-
-def _other_counting(folder: Path) -> ConfigError:
-    return ConfigError(
-        f"{folder} was begun by a version that counts FLOPs in another way, so it can be read but not continued; "
-        "choose another --out, or remove it"
-    )
 
 
 def _has_begun(folder: Path) -> bool:
@@ -436,7 +245,8 @@ def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Se
     if not names:
         return
     if items and (folder / RECORDS).is_file():
-        _kept(folder / RECORDS, items, folder, retry_errors=False)  # names the first problem that changed, if recorded
+        # Names the first problem that changed, if recorded.
+        kept_records(folder / RECORDS, items, folder, retry_errors=False)
     raise ConfigError(
         f"{folder} holds another run: it was made with other {', '.join(names)}; "
         "choose another --out, or restore what it was made with"

@@ -5,22 +5,31 @@
 A task is made by a factory in `evals/tasks/`, whose keyword parameters are what a user may choose (level, split, data).
 Targets stay in items: only the runner sees them, and hands them only to the verifier. For tasks whose problems are
 generated there are endless distinct problems (`distinct`) and texts to learn a made-up language from (`Texts`).
+
+`load_task` finds a task by name; `NAME:ARG` chooses within a task that has many kinds. A path to a file of rows (JSON
+lines, CSV, JSON, parquet) is a task as well (`evals.tasks.rows`), and so is a TOML file that describes one
+(`evals.tasks.toml`) or several (`evals.tasks.mixture`).
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import itertools
 import random
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
 from ttc.answers.extract import MAX_FINAL
 from ttc.answers.kinds import KINDS
 from ttc.answers.shapes import text_key
-from ttc.config.recipes import dump
+from ttc.config.plugins import PluginShape
+from ttc.config.recipes import dump, load_toml, split_model, user_file
+from ttc.config.registry import Registry
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, TargetLike, written
 from ttc.errors import ConfigError
@@ -283,3 +292,65 @@ def distinct(
         repeats = 0
         identities.add(identity(problem))
         yield problem
+
+
+# -- by name -----------------------------------------------------------------------------------------------------------
+TASKS = Registry("task", "evals.tasks", "ttc.tasks", PluginShape(("evals.task:Task",), num_free=1))
+_TOML = ".toml"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def load_task(name: str) -> Callable[..., Task]:
+    """Return the factory of the task called `name`, of NAME:ARG, or of the task in a file (rows or TOML).
+
+    Raises:
+        UnknownName: no task of that name.
+        ConfigError: a file that does not exist or has another ending, an argument for a task that takes none, or none
+            for one that needs it.
+    """
+    path = Path(name).expanduser()
+    if has_rows(path) or name.lower().endswith(ROWS) or name.endswith(_TOML):
+        if not path.exists():
+            raise ConfigError(f"task file {name!r} does not exist")
+        factory = partial(TASKS.load(_kind_of(path)), name)
+        factory.__name__ = path.name  # type: ignore[attr-defined]
+        return factory
+    plain, argument = split_model(name)
+    is_folder, is_file = "/" in name and path.is_dir(), path.suffix not in ("", ".py") and path.is_file()
+    is_missing = not is_file and _called_like_a_file(plain)
+    if is_folder or is_file or is_missing:
+        what = "task folder" if is_folder else "task file"
+        raise ConfigError(
+            f"{what} {name!r}{' does not exist;' if is_missing else ':'} a task is read from "
+            f"{', '.join((*ROWS, _TOML))}, a folder of save_to_disk, or FILE.py:FUNCTION"
+        )
+    if _HUB_ID.fullmatch(name):
+        raise ConfigError(f"there is no task {name!r}; a data set of the hub is hub:{name}")
+    task_factory = TASKS.load(plain)
+    takes = [p for p in inspect.signature(task_factory).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if argument is None:
+        if takes:
+            raise ConfigError(f"task {plain} needs a {takes[0].name}: {plain}:{takes[0].name.upper()}")
+        return task_factory
+    if not takes:
+        raise ConfigError(f"task {plain} takes nothing after a colon, got {argument!r}")
+    named_factory = partial(task_factory, argument)
+    named_factory.__name__ = plain  # type: ignore[attr-defined]
+    return named_factory
+
+
+def _called_like_a_file(name: str) -> bool:
+    """Whether a name that is no task's looks like a data file: rows.tsv."""
+    return user_file(name) is None and Path(name).suffix not in ("", ".py") and name not in TASKS.names()
+
+
+def _kind_of(path: Path) -> str:
+    """The task that reads a file."""
+    if path.suffix != _TOML:
+        return "rows"
+    return "mixture" if "parts" in load_toml(path) else "toml"
+
+
+def task_file(name: str) -> Path | None:
+    """Return the user's file that defines a task, of Python or TOML; JSON lines hold only problems."""
+    return Path(name).expanduser() if name.endswith(_TOML) else user_file(split_model(name)[0])

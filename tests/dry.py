@@ -18,7 +18,7 @@ from distill.spec.spec import read_spec
 from evals.commands import eval as eval_command
 from evals.commands.eval import EvalOptions
 from evals.commands.quickstart import QuickstartOptions
-from evals.tasks import load_task
+from evals.task import load_task
 from serve.operator.config import from_options, load_config
 from tests.documents import ROOT, Typed
 from train.recipe.recipe import read_recipe

@@ -39,10 +39,12 @@ LAYERS = {
     "evals": [
         "task.py numbers",
         "data run_folder.py",
+        "loop.py",
         "tasks allocation",
         "experiment.py",
         "report",
-        "commands/_quickstart door.py",
+        "commands/_quickstart evaluation.py",
+        "door.py",
         "commands",
     ],
     "train": [

@@ -24,8 +24,7 @@ import os
 from typing import Any
 
 from evals.data.sources import DATA
-from evals.task import Task
-from evals.tasks import TASKS, load_task
+from evals.task import TASKS, Task, load_task
 from ttc.config.plugins import PluginShape
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS, Registry

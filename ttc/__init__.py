@@ -21,7 +21,8 @@ import importlib
 TYPE_CHECKING = False  # importing typing takes a while, and Ctrl-C would show a traceback
 
 if TYPE_CHECKING:
-    from evals.door import EvaluatedProblem, Evaluation, aevaluate, evaluate
+    from evals.door import aevaluate, evaluate
+    from evals.evaluation import EvaluatedProblem, Evaluation
     from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, VERIFIERS
     from ttc.core import (
         Answer,
@@ -87,7 +88,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "evals.door": ("EvaluatedProblem", "Evaluation", "aevaluate", "evaluate"),
+    "evals.door": ("aevaluate", "evaluate"),
+    "evals.evaluation": ("EvaluatedProblem", "Evaluation"),
     "ttc.errors": ("TTCError",),
     "ttc.config.registry": ("ENGINES", "SCORERS", "STRATEGIES", "VERIFIERS"),
     "ttc.session.session": ("Session",),

@@ -5,10 +5,10 @@ stopping rule can be run on it exactly: the same code, the same draws, the same 
 place of the engine (`PoolEngine`), the scorer (`PoolScorer`) and the reading of answers (`PoolSession`).
 
 What can be replayed draws whole samples of the problem's own prompt: direct, majority, best_of_n with every selection
-and aggregation, adaptive with every rule. Strategies that continue draws, ask again or grow a tree are refused, as are
-pools cut by a stopping rule and more samples than the pool has. It costs what the real run would have cost: generated
-tokens and draws exactly, scored tokens as each draw's share of the pool's by length; prompt tokens and FLOPs are not
-known and are 0.
+and aggregation, adaptive with every rule, knockout by recorded scores. Strategies that continue draws, ask again or
+grow a tree are refused, as are pools cut by a stopping rule and more samples than the pool has. It costs what the real
+run would have cost: generated tokens and draws exactly, scored tokens as each draw's share of the pool's by length;
+prompt tokens and FLOPs are not known and are 0.
 """
 
 from __future__ import annotations
@@ -150,20 +150,25 @@ class PoolScorer:
     def __init__(self, pools: Mapping[str, Mapping[int, RecordedDraw]]) -> None:
         """`pools` by problem id."""
         self._pools = pools
+        self._charged: dict[str, set[int]] = {}
+        """The draws of each problem that were charged: a scorer remembers what it has read."""
 
     async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
         """Look the scores up; a draw that was not scored in the run raises ConfigError."""
         return [self._score(prompt, on_usage) for prompt in prompts]
 
     def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
-        draw = self._pools[prompt.problem_id][prompt.path[0]]
+        number, charged = prompt.path[0], self._charged.setdefault(prompt.problem_id, set())
+        draw = self._pools[prompt.problem_id][number]
         if draw.score is None:
             raise ConfigError("the recorded run has no scores; replay a strategy that needs none, such as majority")
-        on_usage(Usage(scored=draw.num_scored))
+        on_usage(Usage(scored=0 if number in charged else draw.num_scored))
+        charged.add(number)
         return draw.score
 
     def release(self, problem_id: str) -> None:
-        """Nothing is kept."""
+        """Charge the draws of a problem anew."""
+        self._charged.pop(problem_id, None)
 
 
 class PoolSession(Session):
@@ -227,5 +232,8 @@ async def replay(
     """
     started = time.perf_counter()
     session = PoolSession(problem, pool, seed=seed, sampling=sampling, budget=budget)
-    answer = await session.attempt(strategy)
+    try:
+        answer = await session.attempt(strategy)
+    finally:
+        session.close()
     return replace(answer, usage=session.usage, trace=session.trace, seconds=time.perf_counter() - started)

@@ -22,15 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from evals.numbers.compare import RunComparison, Side, compare_all
-from evals.numbers.summary import (
-    IDENTITY,
-    SUMMARY,
-    SummarisedRun,
-    by_seeds,
-    counted_apart,
-    read_summary,
-    total_usage,
-)
+from evals.numbers.seeds import SummarisedRun, by_seeds
+from evals.numbers.summary import IDENTITY, SUMMARY, counted_apart, read_summary, total_usage
 from evals.report.runs import labels
 from evals.run_folder import CONTENTS, Run, read_run
 from ttc.config.values import check_seed, counted

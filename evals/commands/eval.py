@@ -22,7 +22,6 @@ import re
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -30,13 +29,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from evals.commands._progress import ProgressReport
+from evals.commands._terminal import ProgressReport, complaints, undecided, unscored
 from evals.experiment import Arm, Experiment, Result, TotalSpender, execute
 from evals.numbers.summary import SUMMARY, counted_apart, read_summary, write_summary
 from evals.report import render_table, write_report
 from evals.run_folder import CONTENTS, Run, read_run, readable_config, stored_config
-from evals.task import MAX_LIMIT, Task, has_rows
-from evals.tasks import TASKS, load_task, task_file
+from evals.task import MAX_LIMIT, TASKS, Task, has_rows, load_task, task_file
 from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
     NOT_REPRODUCIBLE,
@@ -60,12 +58,11 @@ from ttc.cli.parts import (
 from ttc.cli.process import keep_little
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import DEFAULT_ENGINE, PartChoice, StrategyChoice
-from ttc.config.plugins import without_scores
 from ttc.config.recipes import dump, label_of, parse_spec, section, split_specs
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import call
 from ttc.config.values import check_seed, counted
-from ttc.core import FILTERED, NO_VERDICT, Answer, Budget, Prices, Record, Sampling
+from ttc.core import Budget, Prices, Sampling
 from ttc.durable import alone_in
 from ttc.errors import ConfigError
 from ttc.identity.digests import part_contents
@@ -86,16 +83,6 @@ LEGEND = (
     "tokens, FLOPs and seconds are per problem; covered: some candidate is right; "
     "regret: accuracy lost by picking the wrong candidate; cut: ran out of tokens"
 )
-UNREAD = {
-    "truncated": "cut (raise --max-tokens)",
-    "budget": "cut (raise --budget)",
-    "unclosed_thinking": "still thinking (raise --max-tokens, or cap the thinking by --max-thinking)",
-    "hedge": "name several answers, or none clearly",
-    "no_answer": "have none that can be read (the report shows the texts)",
-}
-"""Why an answer has no final, by the reason of its verdict, and what helps."""
-LAST_NUMBER = "; where the last number of a text is its answer and the rows name no kind: --set task.kind=number"
-"""What helps where a user's rows are of maths."""
 GREEDY = "direct:temperature=0"
 MAX_CONCURRENCY = 65536
 """The most problems in flight that memory holds; no engine runs as many at once."""
@@ -222,7 +209,7 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
     _report(results, out, as_json=options.json, of_rows=has_rows(Path(options.task).expanduser()))
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
-    is_whole = not any(result.entry["errors"] or _undecided(result) or _unscored(result) for result in results)
+    is_whole = not any(result.entry["errors"] or undecided(result) or unscored(result) for result in results)
     return 0 if is_whole else 3, results
 
 
@@ -452,7 +439,7 @@ def _report(results: Sequence[Result], out: Path, *, as_json: bool, of_rows: boo
     if len(shown) > 1:
         print(f"paired tests: {shlex.join(['ttc', 'compare', str(out)])}", file=sys.stderr)
     for result, entry in zip(results, entries, strict=True):
-        for complaint in _complaints(result, of_rows=of_rows):
+        for complaint in complaints(result, of_rows=of_rows):
             print(f"{result.arm.choice.label}: {complaint}", file=sys.stderr)
         if as_json and not result.arm.baseline:
             print(json.dumps({key: value for key, value in entry.items() if key != "curve"} | {"out": str(out)}))
@@ -482,82 +469,3 @@ def _kept(results: Sequence[Result], out: Path) -> Iterator[tuple[Mapping[str, A
             print(f"{folder} is not in the table: it was made with other {', '.join(other)}", file=sys.stderr)
         else:
             yield entry, run
-
-
-def _complaints(result: Result, *, of_rows: bool) -> Iterator[str]:
-    """What a strategy's row does not show: what failed, got no verdict, has no final or was chosen without scores."""
-    if result.entry["errors"]:
-        yield f"{_failures(result)}; see {result.arm.folder}; --retry-errors asks again"
-    yield from filter(None, (_undecided(result), _unread(result, of_rows=of_rows)))
-    if unscored := _unscored(result):
-        yield f"{unscored}; its answers were chosen without"
-
-
-def _unscored(result: Result) -> str:
-    """Report that no score could be used; empty where one could."""
-    if not result.arm.choice.takes_scorer:
-        return ""
-    return without_scores(record.answer for record in result.records if record.answer is not None)
-
-
-def _unread(result: Result, *, of_rows: bool) -> str:
-    """Report why answers have no final and what helps, where at least half have none; empty elsewhere.
-
-    `of_rows`: the task is a user's file of problems, whose answer kind the user can choose. Answers that the server
-    itself ended (its filter, an unknown reason) are reported in any case: --max-tokens does not help them.
-    """
-    ends = Counter(end for record in result.records if record.answer is not None and (end := _ended_by(record.answer)))
-    by_server = "; ".join(f"{count} {end}" for end, count in ends.most_common())
-    verdicts = [record.verdict for record in result.records if record.verdict is not None]
-    reasons = Counter(reason for record in result.records if (reason := _unread_reason(record)) is not None)
-    if not reasons or 2 * reasons.total() < len(verdicts):
-        return by_server and f"of {counted(len(verdicts), 'answer')} {by_server}"
-    num_unread = reasons.total()
-    reasons["truncated"] -= min(ends.total(), reasons["truncated"])
-    causes = Counter[str]()
-    for reason, count in reasons.items():
-        causes[UNREAD.get(reason, UNREAD["no_answer"])] += count
-    have = "has" if len(verdicts) == 1 else "have"
-    text = f"{num_unread} of {counted(len(verdicts), 'answer')} {have} no final: "
-    by_itself = [f"{count} {cause}" for cause, count in causes.most_common() if count]
-    text += "; ".join([by_server, *by_itself] if by_server else by_itself)
-    is_maths = {record.problem.kind for record in result.records} == {"math"}
-    return text + (LAST_NUMBER if of_rows and is_maths and UNREAD["no_answer"] in causes else "")
-
-
-def _unread_reason(record: Record) -> str | None:
-    """The reason of a verdict that found no answer, which of one that was cut may be the budget; else None."""
-    answer, verdict = record.answer, record.verdict
-    if answer is None or verdict is None or verdict.status != "no_answer":
-        return None
-    cut = verdict.reason in ("truncated", "unclosed_thinking")
-    return "budget" if cut and answer.stop_cause == "budget" else verdict.reason
-
-
-def _ended_by(answer: Answer) -> str:
-    """How the server ended the chosen draw of an answer, where that was no end of its own; else empty."""
-    if answer.final is not None:
-        return ""
-    path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
-    draws = (event.data for event in answer.trace if event.kind == "generate" and event.path == path)
-    word = next((str(data.get("stop_reason")) for data in draws if data.get("finish_reason") == "abort"), "")
-    if word == FILTERED:
-        return f"ended by the server's filter (finish_reason {word})"
-    return word and f"ended by the server with finish_reason {word!r}"
-
-
-def _undecided(result: Result) -> str:
-    """Report how many answers the verifier did not decide on, and why the first; empty where it decided on all."""
-    verdicts = [record.verdict for record in result.records if record.verdict is not None]
-    undecided = [verdict for verdict in verdicts if verdict.status in NO_VERDICT]
-    if not undecided:
-        return ""
-    first = ": ".join(filter(None, (undecided[0].status, undecided[0].reason)))
-    counts = f"{len(undecided)} of {counted(len(verdicts), 'answer')}"
-    return f"{counts} got no verdict and count as not right, the first with {first}; --retry-errors judges them again"
-
-
-def _failures(result: Result) -> str:
-    """Report how many problems failed, and the first error."""
-    errors = [record.error for record in result.records if record.error is not None]
-    return f"{len(errors)} of {counted(len(result.records), 'problem')} failed, the first with {errors[0]}"

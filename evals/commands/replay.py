@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from evals.experiment import settings_of
+from evals.loop import evaluate
 from evals.numbers.summary import SUMMARY, read_summary, summarise, usage_of, write_summary
 from evals.report import render_table
-from evals.run_folder import CONTENTS, RECORDS, digest, evaluate, read_run, readable_config
+from evals.run_folder import CONTENTS, RECORDS, digest, read_run, readable_config
 from evals.task import Item
 from ttc.cli.options import add_options, read_options
 from ttc.cli.parts import SEVERAL, StrategyOptions, check_writable, resolve_budget, resolve_strategies, strategies
@@ -96,7 +97,7 @@ async def replay_run(
     Raises:
         ConfigError: the strategy cannot be replayed, wants more samples than there are, or `out` holds another run.
     """
-    scorer = PoolScorer(source.pools) if choice.takes_scorer and choice.needs_scorer else None
+    scorer = PoolScorer(source.pools) if choice.takes_scorer else None
     config = {
         **source.config,
         "strategy": choice.name,

@@ -26,7 +26,7 @@ from ttc.core import Prices, Record
 from ttc.errors import ConfigError
 
 if TYPE_CHECKING:
-    from evals.numbers.summary import SummarisedRun
+    from evals.numbers.seeds import SummarisedRun
     from evals.run_folder import Run
 
 
@@ -46,7 +46,8 @@ def run(args: argparse.Namespace) -> int:
     out = _out_dir(args.out, args.runs)
     check_writable("--out", out)
     pairs: list[SummarisedRun] = [pair for folder in args.runs for pair in load(folder)]
-    from evals.numbers.summary import by_seeds, counted_apart, over_seeds
+    from evals.numbers.seeds import by_seeds, over_seeds
+    from evals.numbers.summary import counted_apart
     from evals.report import render_table, write_report
     from evals.report.runs import by_seed, read_runs
 

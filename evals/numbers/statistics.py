@@ -7,10 +7,10 @@ exact binomial tails: it covers every truth in at least 95 of 100 runs, and one 
 Else an interval is Gaffke's (Learned-Miller and Thomas 2020, arXiv:1905.06208), which is the same for right and wrong:
 clusters are weighed at random, as in the Bayesian bootstrap (Rubin 1981), beside one more that is as far off as a value
 can be, since what was not seen may be. It asks of the values only that they are bounded, so it holds where a bootstrap
-is too narrow: where hardly any problem differs, as of pass@k near 1, and where clusters are few. Of paired right and
-wrong it leaves out 0 where McNemar's exact test has p < 5 %, unless p is so near 5 % (4.7 to 5.3) that the random
-weights decide. That it covers every truth is a conjecture, proved for right and wrong. Where all clusters are alike its
-ends have a closed form. Left out: a few clusters whose sizes differ much and hang on what they hold; where the large
+is too narrow: where hardly any problem differs, as of pass@k near 1, and where clusters are few. That it covers every
+truth is a conjecture, proved for right and wrong. Where all clusters are alike its ends have a closed form, and for
+paired right and wrong they solve a sum of binomial terms: there it leaves out 0 exactly where McNemar's test has
+p < 5 %. Left out: a few clusters whose sizes differ much and hang on what they hold; where the large
 ones may be those that were not seen, an interval is too narrow.
 
 Of `smooth` values, such as likelihoods, none is far off where the others are near each other: nothing is put beside the
@@ -81,7 +81,8 @@ def mean_intervals(
         raise ValueError(f"values must be in [{floor:g}, 1], got {values.min():g} to {values.max():g}")
     sums, sizes = _by_cluster(values, clusters)
     means = np.asarray(values.mean(axis=0), dtype=float)
-    counted = np.isin(sums, (0.0, 1.0)).all(axis=0) & (sizes == 1).all() & (not signed)
+    outcomes = (-1.0, 0.0, 1.0) if signed else (0.0, 1.0)
+    counted = np.isin(sums, outcomes).all(axis=0) & (sizes == 1).all() & (not signed or not smooth)
     low, high = means, means
     if not counted.all():
         further = 0.0 if smooth else 1.0
@@ -91,7 +92,9 @@ def mean_intervals(
             low, high = means + (low - means) * stretch, means + (high - means) * stretch
     intervals = []
     for column, is_counted, mean, lower, upper in zip(sums.T, counted, means, low, high, strict=True):
-        if is_counted:
+        if is_counted and signed:
+            ends = _paired(int((column > 0).sum()), int((column < 0).sum()), len(column))
+        elif is_counted:
             ends = _exact(int(column.sum()), len(column))
         elif (shares := column / sizes).min() == shares.max():
             ends = _unseen(float(mean), len(sizes), floor)
@@ -209,6 +212,58 @@ def _tail(count: int, num: int, share: float) -> float:
     more = np.arange(count, min(num, count + int(_DEVIATIONS * math.sqrt(num)) + _DEVIATIONS), dtype=float)
     ratios = (num - more) / (more + 1) * (share / (1 - share))
     return first * (1.0 + float(np.cumprod(ratios).sum()))
+
+
+def _paired(gained: int, lost: int, num: int) -> tuple[float, float]:
+    """The ends of the mean of so many differences of 1 and of -1, and of 0 else."""
+    return _lowest(gained, lost, num), -_lowest(lost, gained, num)
+
+
+def _lowest(gained: int, lost: int, num: int) -> float:
+    """The mean below which the weighed one, beside one more loss, is with the probability of one tail, by bisection.
+
+    Its sign is that of McNemar's test, as the first end of the bisection is 0.
+    """
+    is_above = _share_below(0.0, gained, lost, num) < (1 - LEVEL) / 2
+    inner, outer = 0.0, 1.0 if is_above else -1.0
+    for _ in range(_HALVINGS):
+        middle = (inner + outer) / 2
+        is_low = _share_below(middle, gained, lost, num) < (1 - LEVEL) / 2
+        inner, outer = (middle, outer) if is_low == is_above else (inner, middle)
+    return outer
+
+
+def _share_below(mean: float, gained: int, lost: int, num: int) -> float:
+    """The chance that exponential weights of the differences and of one more loss give a mean of at most `mean`.
+
+    With gamma weights of the gains G, of the losses L (one more) and of the ties T, the mean is at most x where
+    (1 - x) G <= (1 + x) L + x T: where at least `gained` events of a Poisson process fall into the right side. How many
+    fall into either of its parts is negative binomial. Below 0 the sides change.
+    """
+    ties, x = num - gained - lost, abs(mean)
+    if mean < 0:
+        return _at_most(lost, (gained, (1 + x) / 2), (ties, x))
+    return 1.0 - _at_most(gained - 1, (lost + 1, (1 + x) / 2), (ties, x))
+
+
+def _at_most(most: int, first: tuple[int, float], second: tuple[int, float]) -> float:
+    """The chance that two negative binomial counts, (size, probability) each, are at most `most` together."""
+    if most < 0:
+        return 0.0
+    one, other = (_negative_binomial(most, *each) for each in (first, second))
+    return float(one @ np.cumsum(other)[::-1])
+
+
+def _negative_binomial(most: int, size: int, chance: float) -> Array:
+    """The probabilities of 0 to `most` events of this chance before `size` others."""
+    if not size or not chance:
+        return np.array([1.0] + [0.0] * most)
+    if chance == 1.0:
+        return np.zeros(most + 1)
+    counts = np.arange(most, dtype=float)
+    steps = np.log((size + counts) / (counts + 1) * chance)
+    logs: Array = size * math.log1p(-chance) + np.concatenate(([0.0], np.cumsum(steps)))
+    return np.exp(logs)
 
 
 def _unseen(mean: float, num_clusters: int, floor: float) -> tuple[float, float]:

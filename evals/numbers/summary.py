@@ -22,14 +22,13 @@ cannot be separated from those of a scorer, a judge or such questions, and are n
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias, overload
+from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,6 @@ from ttc.config.values import natural
 from ttc.core import Answer, Prices, Record, Usage
 from ttc.durable import alone_in, replace_text
 from ttc.errors import ConfigError, RecordError
-from ttc.identity.digests import LOCATED, located
 from ttc.seeds import derive
 
 
@@ -244,89 +242,6 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
         "temperature": config.get("sampling", {}).get("temperature"),
         "mde": minimum_detectable(error) if error > 0 else None,  # where nothing differs the spread is unknown
     }
-
-
-SummarisedRun: TypeAlias = tuple[Mapping[str, Any], Sequence[Record]]
-"""A summary entry and the records that it is of."""
-
-
-def by_seeds(runs: Sequence[SummarisedRun]) -> list[list[SummarisedRun]]:
-    """The runs, those together that differ by their seeds alone; one that is there twice stands for itself again.
-
-    Their entries say what they were made with (`contents`) beside what a summary says.
-    """
-    groups: dict[str, dict[object, SummarisedRun]] = {}
-    for number, (entry, records) in enumerate(runs):
-        name = json.dumps(_apart_from_seed(entry), default=str)
-        seed = entry.get("seed")
-        if seed in groups.get(name, {}):
-            name = f"{number} {name}"
-        groups.setdefault(name, {})[seed] = entry, records
-    return [list(group.values()) for group in groups.values()]
-
-
-def _apart_from_seed(entry: Mapping[str, Any]) -> list[Any]:
-    """What must be equal for two runs to differ by their seeds alone; what is held by content may lie elsewhere."""
-    identity = {key: entry.get(key) for key in IDENTITY if key != "seed"}
-    contents = dict(entry.get("contents") or {})
-    for part in LOCATED:
-        names = located(contents, part, str(entry.get(part)), "")
-        if names:
-            identity[part] = None
-            contents = {names.get(name, name): digest for name, digest in contents.items()}
-    return [*identity.values(), sorted(contents.items())]
-
-
-class _JoinedRecords(Sequence[Record]):
-    """The records of several runs in a row, none of them held here."""
-
-    def __init__(self, parts: Sequence[Sequence[Record]]) -> None:
-        self._parts = parts
-
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
-
-    def __iter__(self) -> Iterator[Record]:
-        return itertools.chain.from_iterable(self._parts)
-
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        places = [(part, at) for part in self._parts for at in range(len(part))]
-        place = places[index]
-        return place[0][place[1]] if isinstance(place, tuple) else [part[at] for part, at in place]
-
-
-def over_seeds(runs: Sequence[SummarisedRun]) -> SummarisedRun:
-    """Runs that differ by their seeds as one.
-
-    Of a problem its share of right answers counts, so the interval covers the problems and what was drawn; costs are
-    those of one run.
-    """
-    (first, records), *others = runs
-    if not others:
-        return first, records
-    rows = _JoinedRecords([part for _, part in runs])
-    entries = [entry for entry, _ in runs]
-    seconds = sum(float(entry.get("seconds") or 0) for entry in entries)
-    whole = {
-        **{name: first[name] for name in (*IDENTITY, "contents", "records") if name in first},
-        **summarise(rows, {name: value for name, value in first.items() if value is not None}),
-        "seed": None,
-        "seeds": {str(entry.get("seed")): entry["accuracy"] for entry in entries},
-        "problems": len({record.problem.id for record in rows}),
-        "asked": len(rows),
-        "seconds": seconds,
-        "seconds_per_problem": seconds / max(len(rows), 1),
-    }
-    if all("dollars" in entry for entry in entries):
-        dollars = sum(float(entry["dollars"]) for entry in entries)
-        whole |= {"dollars": dollars, "dollars_per_problem": dollars / max(len(rows), 1)}
-    return whole, rows
 
 
 _AT_K = {"pass_at_k": "pass", "maj_at_k": "majority", "best_of_k": "best_of_n", "weighted_at_k": "weighted"}

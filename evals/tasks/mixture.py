@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from evals.task import Item, Task, VerifierSpec, sample
+from evals.task import TASKS, Item, Task, VerifierSpec, load_task, sample
 from ttc.config.recipes import load_toml, parse_spec
 from ttc.config.signatures import call
 from ttc.config.values import above, at_least, build
@@ -80,7 +80,6 @@ def mixture(path: str, *, data: str | None = None) -> Task:
 
 
 def _named_task(spec: str, data: str | None) -> Task:
-    from evals.tasks import TASKS, load_task
 
     name, options = parse_spec(spec)
     supply = {"data": data} if data is not None and "data" not in options else {}

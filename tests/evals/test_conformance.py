@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from evals.loop import evaluate
 from evals.numbers.summary import total_usage
-from evals.run_folder import RECORDS, evaluate, read_run
+from evals.run_folder import RECORDS, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless

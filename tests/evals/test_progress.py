@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.commands import _progress
-from evals.commands._progress import ProgressReport
+from evals.commands import _terminal
+from evals.commands._terminal import ProgressReport
 from evals.experiment import Arm
 from ttc.config.choices import StrategyChoice
 from ttc.core import Capabilities, Message, Problem, Record, Sampling, Verdict
@@ -66,7 +66,7 @@ def test_a_recommended_setting_that_the_engine_cannot_honour_is_named(capsys) ->
 def test_a_log_says_that_time_goes_on_while_nothing_is_finished(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_progress, "FIRST_S", 0.02)
+    monkeypatch.setattr(_terminal, "FIRST_S", 0.02)
     spending = arm("auto", total=30_000)
     with closing(ProgressReport(20, 1, None)) as progress:
         time.sleep(0.03)
@@ -84,7 +84,7 @@ def test_a_terminal_has_a_bar_that_promises_no_end(monkeypatch: pytest.MonkeyPat
             return True
 
     screen = Terminal()
-    monkeypatch.setattr(_progress.sys, "stderr", screen)
+    monkeypatch.setattr(_terminal.sys, "stderr", screen)
     with closing(ProgressReport(1, 2, None)) as progress:
         progress.resumed(arm("direct"), 0)
         progress.add(arm("direct"), RECORD)

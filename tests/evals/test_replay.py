@@ -101,6 +101,15 @@ def test_several_strategies_get_a_folder_each_and_one_summary(pool: Path, tmp_pa
     assert all(len(read_run(tmp_path / entry["records"]).records) == 12 for entry in entries)
 
 
+def test_a_knockout_by_recorded_scores_is_that_of_a_real_run(pool: Path, tmp_path: Path) -> None:
+    real = evaluate(tmp_path / "real", "knockout", "--n", "12", *SCORED)
+    records = replayed(pool, tmp_path / "replayed", "knockout")
+    assert [outcome(record) for record in records] == [outcome(record) for record in real]
+    assert [record.answer and record.answer.usage.scored for record in records] == [
+        record.answer and record.answer.usage.scored for record in real
+    ]
+
+
 def test_a_token_budget_holds_in_a_replay(pool: Path, tmp_path: Path) -> None:
     records = replayed(pool, tmp_path, "majority", "--budget", "tokens=300")
     for record in records:
@@ -115,6 +124,7 @@ def test_a_token_budget_holds_in_a_replay(pool: Path, tmp_path: Path) -> None:
         (("tree",), "cannot ask anything new|token ids|holds"),
         (("first_finished", "--n", "4"), "token ids, which a recorded run does not hold; make a new run"),
         (("aggregate", "--n", "4"), "cannot ask anything new"),
+        (("refine:feedback=scorer,threshold=2",), "cannot ask anything new"),
         (("no_think_then_think:n=1",), "keeps the thinking settings of the recorded run"),
         (("budget_forcing",), "keeps the thinking settings of the recorded run"),
         (("direct:temperature=0",), "draws are of temperature 0.8, not 0"),

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from evals.run_folder import RECORDS, evaluate
+from evals.loop import evaluate
+from evals.run_folder import RECORDS
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Answer, Problem, Record, Sampling
 from ttc.engines.embedded.engine import embedded

@@ -16,8 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from evals.loop import evaluate
 from evals.numbers.summary import total_usage, usage_of
-from evals.run_folder import CONFIG, COUNTED, RECORDS, digest, evaluate, held, read_run
+from evals.run_folder import CONFIG, COUNTED, RECORDS, digest, held, read_run
 from evals.task import Item
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -80,14 +81,40 @@ def test_a_few_clusters_give_an_interval_that_is_wide_enough() -> None:
     assert coverage(simulate, 0.75, rounds=200) >= 0.95
 
 
-@pytest.mark.parametrize("num", [20, 60])
-def test_the_interval_of_a_difference_leaves_out_0_where_mcnemar_is_sure_of_it(num: int) -> None:
-    for gained, lost in itertools.combinations(range(0, 19, 2), 2):
-        second = [1.0] * gained + [0.0] * (num - gained)
-        first = [0.0] * gained + [1.0] * min(lost, num - gained) + [0.0] * max(num - gained - lost, 0)
-        p_value = mcnemar(min(lost, num - gained), gained)
-        interval = paired_interval(first, second, range(num), seed=0)
-        assert p_value == pytest.approx(0.05, abs=0.003) or (not interval.low <= 0 <= interval.high) == (p_value < 0.05)
+def of_table(gained: int, lost: int, num: int) -> Interval:
+    """The difference of two runs, of which each solved so many problems that the other did not."""
+    first = [0.0] * gained + [1.0] * lost + [1.0] * (num - gained - lost)
+    second = [1.0] * gained + [0.0] * lost + [1.0] * (num - gained - lost)
+    return paired_interval(first, second, range(num), seed=0)
+
+
+@pytest.mark.parametrize("nums", [range(1, 13), (40, 200)])
+def test_the_interval_of_a_difference_leaves_out_0_exactly_where_mcnemars_test_does(nums: Sequence[int]) -> None:
+    tables = [(gained, lost, num) for num in nums for gained in range(num + 1) for lost in range(num - gained + 1)]
+    near = [table for table in tables if table[2] < 13 or 0.04 < mcnemar(*table[:2]) < 0.06]
+    assert len(near) > 100
+    for gained, lost, num in near:
+        interval = of_table(gained, lost, num)
+        assert (not interval.low <= 0 <= interval.high) == (mcnemar(lost, gained) < 0.05), (gained, lost, num)
+
+
+def test_the_interval_of_a_difference_without_ties_is_that_of_the_share_of_gains() -> None:
+    for gained, num in ((0, 5), (3, 8), (20, 31), (9, 9)):
+        share, interval = of_right_answers(gained, num), of_table(gained, num - gained, num)
+        assert (interval.low, interval.high) == pytest.approx((2 * share.low - 1, 2 * share.high - 1), abs=1e-12)
+
+
+@pytest.mark.parametrize(("gained", "lost", "num"), [(3, 1, 20), (0, 4, 12), (30, 60, 400), (7, 7, 15)])
+def test_the_ends_of_a_difference_are_quantiles_of_weights_beside_one_more_problem(
+    gained: int, lost: int, num: int
+) -> None:
+    rng, interval = np.random.default_rng(4), of_table(gained, lost, num)
+    weights = rng.standard_exponential((40_000, num))
+    sums = weights[:, :gained].sum(axis=1) - weights[:, gained : gained + lost].sum(axis=1)
+    further = rng.standard_exponential(40_000)
+    for end, sign in ((interval.low, -1), (interval.high, 1)):
+        means = (sums + sign * further) / (weights.sum(axis=1) + further)
+        assert (sign * means > sign * end).mean() == pytest.approx(0.025, abs=0.004)
 
 
 def test_one_problem_that_differs_makes_no_interval_narrower_than_none() -> None:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from evals import run_folder as module
+from evals.loop import evaluate
 from evals.numbers.summary import summarise
 from evals.report.problems import group_data
 from evals.report.runs import read_runs
-from evals.run_folder import RECORDS, StoredRecords, evaluate, read_run
+from evals.run_folder import RECORDS, StoredRecords, read_run
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier
 from tests.evals.test_run import SETTINGS, items, solve_problem

@@ -14,8 +14,7 @@ import pytest
 
 from evals.data.worked_steps import evaluate, parse
 from evals.experiment import check_golds
-from evals.task import INSTRUCTIONS, Item, Split, Task, VerifierSpec, problems_digest
-from evals.tasks import TASKS, load_task
+from evals.task import INSTRUCTIONS, TASKS, Item, Split, Task, VerifierSpec, load_task, problems_digest
 from evals.tasks.arithmetic import LEVELS, ArithmeticProblem, Wording, arithmetic
 from evals.tasks.gsm8k import gsm8k
 from evals.tasks.simulated import simulated

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from evals.tasks import load_task
+from evals.task import load_task
 from evals.tasks._columns import Columns
 from tests.evals.local_data import write_hub_copy, write_lines
 from ttc.cli.cli import main

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from evals.experiment import check_golds
-from evals.tasks import load_task
+from evals.task import load_task
 from evals.tasks.reasoning_gym import reasoning_gym
 from ttc.config.signatures import bind
 from ttc.core import Message

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from evals.tasks import load_task
+from evals.task import load_task
 from tests.evals.local_data import write_lines
 from ttc.core import Message
 from ttc.errors import ConfigError, RecordError

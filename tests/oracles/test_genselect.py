@@ -185,10 +185,11 @@ def test_an_answer_cannot_close_its_own_frame() -> None:
     assert asked[0].count("</answer_1>") == 1 and "<answer_9>" not in asked[0]
 
 
-def test_an_answer_without_a_final_is_not_shown_and_a_budget_leaves_a_vote() -> None:
+def test_an_answer_without_a_final_is_not_shown_and_a_small_budget_leaves_a_vote() -> None:
     log: list[list[str]] = []
     silent = "I do not know at all, sorry."
     options = [silent, r"so it is \boxed{3}", silent, r"\boxed{7}"]
+    both = [options[1], options[3], silent, silent]
 
     def script(prompt, path, key):
         if shown_in(prompt):
@@ -201,5 +202,8 @@ def test_an_answer_without_a_final_is_not_shown_and_a_budget_leaves_a_vote() -> 
         return asyncio.run(solve(ask("b"), engine=ScriptedEngine(script), strategy=strategy, seed=0, budget=budget))
 
     assert answer_within(None).final == "3" and log == [[options[1], options[3]]]
-    assert answer_within(Budget(calls=4)).final == "7"
+    assert answer_within(Budget(calls=4)).final == "3"  # one call is kept for a question
     assert answer_within(Budget(calls=1)).final is None
+    options = both
+    assert [answer_within(Budget(calls=calls)).final for calls in (2, 3)] == ["7", "3"]
+    assert len(log) == 2

@@ -61,6 +61,14 @@ class Cost:
     calls: float = 0.0
     flops: float = 0.0
 
+    def __add__(self, other: Cost) -> Cost:
+        """Add unit by unit."""
+        return Cost(self.tokens + other.tokens, self.calls + other.calls, self.flops + other.flops)
+
+    def __mul__(self, times: float) -> Cost:
+        """The cost of this many."""
+        return Cost(self.tokens * times, self.calls * times, self.flops * times)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

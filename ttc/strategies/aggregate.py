@@ -3,8 +3,8 @@
 Venkatraman et al. 2025, "Recursive Self-Aggregation Unlocks Deep Thinking in Large Language Models" (arXiv 2509.26626).
 Each round makes n new answers, each from a prompt that shows k random answers of the previous round and asks for a
 better one. The last round votes. Cost: n * (rounds + 1) completions, and n * rounds prompts that hold k answers each
-(their thinking left out): no verifier, but the most expensive strategy here. Ties, abstentions: see
-`ttc.choosing.selection`.
+(their thinking left out): no verifier, but the most expensive strategy here; under a budget fewer answers and rounds.
+Ties, abstentions: see `ttc.choosing.selection`.
 
 With `of` the first population consists of the candidates of one run of another strategy, such as the leaves of a tree.
 An answer's path is below the first answer that it was shown, which tells its origin. Left out: the training of the
@@ -14,12 +14,14 @@ aggregation.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from ttc.choosing.selection import fallback, vote
-from ttc.concurrent import gather
 from ttc.config.values import at_least, at_most
-from ttc.core import Answer, Candidate, Message, Problem, Strategy
+from ttc.core import Answer, Candidate, Message, Problem, Prompt, Strategy
 from ttc.session.draws import check_n
+from ttc.session.meter import Cost
+from ttc.session.reserve import ask_each, draw_cost
 from ttc.session.samples import run_inner
 from ttc.session.session import Session
 
@@ -49,28 +51,57 @@ async def aggregate(
     at_least("aggregate", 1, k=k)
     at_most("aggregate", n, "n", k=k)
     at_least("aggregate", 0, rounds=rounds)
-    population = await _first(session, n, of)
+    if of is None:
+        population, width, reserved = await _first(session, n, k, rounds)
+    else:
+        population, width, reserved = await _candidates_of(session, of), n, rounds
     candidates = list(population)
     leader = vote(population, session.key)
     for number in range(rounds):
-        if len(population) < (n if number or of is None else 1):
+        if len(population) < (width if number or of is None else 1):
             break
-        attempts_of = [_shown(session, population, k, number, place) for place in range(n)]
+        if number >= reserved and session.pays_for(_combining(session, population, k) * width) < 1:
+            session.narrow()
+            break
+        attempts_of = [_shown(session, population, k, number, place) for place in range(width)]
         free = [session.next_draw(attempts[0].path) for attempts in attempts_of]  # `of` may have drawn there as well
-        answers = await gather(
-            _improve(session, attempts, free[place] + place) for place, attempts in enumerate(attempts_of)
-        )
-        population = [candidate for candidate in answers if candidate is not None]
+        draws = [range(start + place, start + place + 1) for place, start in enumerate(free)]
+        population = await _improve(session, list(zip(attempts_of, draws, strict=True)))
         candidates += population
         leader = vote(population, session.key) or leader
     return session.answer(leader or fallback(candidates), candidates)
 
 
-async def _first(session: Session, n: int, of: Strategy | None) -> list[Candidate]:
-    if of is not None:
-        return list((await run_inner(session, of, 0, "aggregate.of")).candidates)
-    prompt = session.render()
-    return [session.candidate(prompt, completion) for completion in await session.generate(prompt, n)]
+async def _candidates_of(session: Session, of: Strategy) -> list[Candidate]:
+    return list((await run_inner(session, of, 0, "aggregate.of")).candidates)
+
+
+async def _first(session: Session, n: int, k: int, rounds: int) -> tuple[list[Candidate], int, int]:
+    """The first population, the size of each, and for how many rounds the rest of the budget is sure to be enough.
+
+    Under a budget the first sample shows what one costs. Rounds go before width, as long as an aggregation is shown k
+    answers; a budget for less is spent on samples.
+    """
+    prompt, longest = session.render(), session.sampling.max_tokens
+    everything = draw_cost(session, prompt, longest) + draw_cost(session, prompt, longest, k) * rounds
+    if session.pays_for(everything * n) >= 1:
+        completions, width, reserved = await session.generate(prompt, n), n, rounds
+    else:
+        completions = await session.generate(prompt, 1)
+        length = max(completions[0].usage.generated, 1)
+        sample, combining = draw_cost(session, prompt, length), draw_cost(session, prompt, length, k)
+        plans = product(range(rounds, 0, -1), range(n, k - 1, -1))
+        costs = ((sample * (width - 1) + combining * (width * num), num, width) for num, width in plans)
+        reserved, width = next(((num, width) for cost, num, width in costs if session.pays_for(cost) >= 1), (0, n))
+        if width < n:
+            session.narrow()
+        completions += await session.generate(prompt, range(1, width), least=0)
+    return [session.candidate(prompt, completion) for completion in completions], width, reserved
+
+
+def _combining(session: Session, population: Sequence[Candidate], k: int) -> Cost:
+    """What one aggregation takes that is as long as the answers that it is shown."""
+    return draw_cost(session, session.render(), max(candidate.num_tokens for candidate in population), k)
 
 
 def _shown(session: Session, population: Sequence[Candidate], k: int, number: int, place: int) -> list[Candidate]:
@@ -79,14 +110,22 @@ def _shown(session: Session, population: Sequence[Candidate], k: int, number: in
     return [pool.pop(int(session.chance("aggregate", number, place, i) * len(pool))) for i in range(min(k, len(pool)))]
 
 
-async def _improve(session: Session, attempts: Sequence[Candidate], draw: int) -> Candidate | None:
-    """Make one answer out of several, as this draw below the first; None if budget or context leave no room."""
+async def _improve(session: Session, places: Sequence[tuple[Sequence[Candidate], range]]) -> list[Candidate]:
+    """Make one answer out of several at each place, as that draw below the first; none where there is no room."""
+    questions = [(_question(session, attempts), draws) for attempts, draws in places]
+    replies = await ask_each(session, questions)
+    return [
+        session.candidate(prompt, completion)
+        for (prompt, _), reply in zip(questions, replies, strict=True)
+        for completion in reply
+    ]
+
+
+def _question(session: Session, attempts: Sequence[Candidate]) -> Prompt:
     texts = [f"Attempt {i}:\n{attempt.text.strip()}" for i, attempt in enumerate(attempts, start=1)]
     question = _ASK.format(count=len(texts), attempts="\n\n".join(texts))
     messages = (*session.problem.messages[:-1], _joined(session.problem.messages[-1], question))
-    prompt = session.ask(messages, attempts[0].path)
-    completions = await session.generate(prompt, range(draw, draw + 1), least=0)
-    return session.candidate(prompt, completions[0]) if completions else None
+    return session.ask(messages, attempts[0].path)
 
 
 def _joined(message: Message, text: str) -> Message:

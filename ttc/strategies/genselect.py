@@ -6,8 +6,9 @@ choose among answers of which no two are equal: proofs, programs, essays. Groups
 times each; question i shows the group turned by i * size / k places, as models prefer some places. The class of answers
 that is named most often wins, and in it the answer that is. More answers than one group holds meet round by round, the
 winners of all groups in the next. A group of one class is not asked about; one that nobody names an answer of is
-decided by a plain vote. Cost: n completions, and k for each group, which read its answers (not their thinking).
-Ties, abstentions: see `ttc.choosing.selection`. Left out: models trained to select, a judge of its own.
+decided by a plain vote. Cost: n completions, and k for each group, which read its answers (not their thinking); under a
+budget fewer of both (`ttc.session.reserve`). Ties, abstentions: see `ttc.choosing.selection`. Left out: models trained
+to select, a judge of its own.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 from ttc.answers.extract import answer_start
 from ttc.choosing.selection import fallback, tally, vote
-from ttc.concurrent import gather
 from ttc.config.values import at_least, at_most
-from ttc.core import Answer, Candidate, FinishReason, Message, Problem
+from ttc.core import Answer, Candidate, Completion, FinishReason, Message, Problem, Prompt
 from ttc.scorers.judge import harmless, problem_text
 from ttc.session.draws import MAX_SAMPLES, check_n
+from ttc.session.reserve import Stages, ask_each
 from ttc.session.session import Session
 from ttc.session.thinking import Split
 
@@ -61,13 +64,24 @@ async def genselect(problem: Problem, session: Session, *, n: int = 8, k: int = 
     at_least("genselect", 1, k=k)
     at_most("genselect", MAX_SAMPLES, k=k)
     at_least("genselect", 2, group=group)
-    prompt = session.render()
-    candidates = [session.candidate(prompt, completion) for completion in await session.generate(prompt, n)]
-    field = [candidate for candidate in candidates if candidate.final is not None]
-    while len(field) > 1:
-        winners = await gather(_best(session, members, k) for members in _groups(field, group))
-        field = [winner for winner in winners if winner is not None]
+    candidates: list[Candidate] = []
+    field: list[Candidate] = []
+    stages = Stages(session, session.render(), n, num_questions=partial(_num_questions, k=k, group=group), shown=group)
+    while stage := await stages.draw():
+        candidates += [candidate for candidate, _ in stage]
+        field += [candidate for candidate, _ in stage if candidate.final is not None]
+        while len(field) > 1:
+            field = await _winners(session, _groups(field, group), k)
     return session.answer(field[0] if field else fallback(candidates), candidates)
+
+
+def _num_questions(num: int, *, k: int, group: int) -> int:
+    """How many questions choose one of so many answers."""
+    total = 0
+    while num > 1:
+        num = -(-num // group)
+        total += k * num
+    return total
 
 
 def _groups(field: Sequence[Candidate], most: int) -> list[Sequence[Candidate]]:
@@ -77,31 +91,50 @@ def _groups(field: Sequence[Candidate], most: int) -> list[Sequence[Candidate]]:
     return [field[start:end] for start, end in pairwise(ends)]
 
 
-async def _best(session: Session, members: Sequence[Candidate], k: int) -> Candidate | None:
-    """The member that k questions name most often; of a group that is not asked about, that of a vote."""
-    if len(tally(members, session.key)) == 1:
-        return vote(members, session.key)
-    shifts = [i * len(members) // k for i in range(k)]
-    named = await gather(
-        _ask(session, [*members[shift:], *members[:shift]], (*members[0].path, members[-1].path[-1], i))
-        for i, shift in enumerate(shifts)
+async def _winners(session: Session, groups: Sequence[Sequence[Candidate]], k: int) -> list[Candidate]:
+    """The member of each group that k questions name most often; of a group that is not asked about, that of a vote."""
+    asked = [members for members in groups if len(tally(members, session.key)) > 1]
+    questions = [_Question.of(session, members, i, k) for members in asked for i in range(k)]
+    replies = await ask_each(session, [(question.prompt, range(1)) for question in questions])
+    named = [question.named(session, reply) for question, reply in zip(questions, replies, strict=True)]
+    counts = Counter(candidate.path for candidate in named if candidate is not None)
+    winners = (
+        vote(members, session.key, lambda candidate: counts[candidate.path])
+        if any(counts[candidate.path] for candidate in members)
+        else vote(members, session.key)
+        for members in groups
     )
-    counts = Counter(one.path for one in named if one is not None)
-    return vote(members, session.key, lambda candidate: counts[candidate.path] if counts else 1)
+    return [winner for winner in winners if winner is not None]
 
 
-async def _ask(session: Session, shown: Sequence[Candidate], path: tuple[int, ...]) -> Candidate | None:
-    """The answer that the model names; None if it names none, or budget or context leave no room for the question."""
-    answers = (
-        f"<answer_{i}>\n{harmless(candidate.text.strip())}\n</answer_{i}>" for i, candidate in enumerate(shown, start=1)
-    )
-    text = _ASK.format(count=len(shown), problem=problem_text(session.problem.messages), answers="\n\n".join(answers))
-    prompt = session.ask((Message("user", text),), path)
-    for completion in await session.generate(prompt, 1, least=0):
-        number = named_number(session.split(prompt.then(completion)), completion.finish_reason)
-        if number is not None and 1 <= number <= len(shown):
-            return shown[number - 1]
-    return None
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """Which of the answers shown is best."""
+
+    shown: Sequence[Candidate]
+    prompt: Prompt
+
+    @classmethod
+    def of(cls, session: Session, members: Sequence[Candidate], i: int, k: int) -> _Question:
+        """Question i of k about a group."""
+        shift = i * len(members) // k
+        shown = [*members[shift:], *members[:shift]]
+        answers = (
+            f"<answer_{number}>\n{harmless(candidate.text.strip())}\n</answer_{number}>"
+            for number, candidate in enumerate(shown, start=1)
+        )
+        problem = problem_text(session.problem.messages)
+        text = _ASK.format(count=len(shown), problem=problem, answers="\n\n".join(answers))
+        path = (*members[0].path, members[-1].path[-1], i)
+        return cls(shown, session.ask((Message("user", text),), path))
+
+    def named(self, session: Session, reply: Sequence[Completion]) -> Candidate | None:
+        """The answer that the reply names; None if it names none, or if there was no room for the question."""
+        for completion in reply:
+            number = named_number(session.split(self.prompt.then(completion)), completion.finish_reason)
+            if number is not None and 1 <= number <= len(self.shown):
+                return self.shown[number - 1]
+        return None
 
 
 def named_number(reply: Split[str], finish_reason: FinishReason) -> int | None:

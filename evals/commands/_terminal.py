@@ -1,8 +1,9 @@
-"""The progress of an evaluation, on stderr: a bar on a terminal, plain lines elsewhere.
+"""What an evaluation says on stderr: its progress, and afterwards what its table does not show.
 
-The bar shows no time left: the next strategy may cost a hundred times as much per problem. Without a terminal there is
-a line when a strategy is done, and in between after 5, 15, 35 and 75 seconds and then every minute, even while no
-problem finishes; no carriage returns. Cost: a thread that sleeps.
+Progress is a bar on a terminal and plain lines elsewhere. The bar shows no time left: the next strategy may cost a
+hundred times as much per problem. Without a terminal there is a line when a strategy is done, and in between after 5,
+15, 35 and 75 seconds and then every minute, even while no problem finishes; no carriage returns. Cost: a thread that
+sleeps.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 from tqdm import tqdm
 
-from evals.experiment import Arm
+from evals.experiment import Arm, Result
+from ttc.config.plugins import without_scores
 from ttc.config.values import counted
-from ttc.core import Capabilities, Record, Sampling
+from ttc.core import FILTERED, NO_VERDICT, Answer, Capabilities, Record, Sampling
 
 FIRST_S, LONGEST_S, REFRESH_S = 5.0, 60.0, 1.0
 """Seconds before the first line; the most between two lines; and between two updates of the bar's clock."""
@@ -152,3 +155,95 @@ class ProgressReport:
                     self._line()
                 else:
                     self._bar.refresh()
+
+
+# -- afterwards --------------------------------------------------------------------------------------------------------
+UNREAD = {
+    "truncated": "cut (raise --max-tokens)",
+    "budget": "cut (raise --budget)",
+    "unclosed_thinking": "still thinking (raise --max-tokens, or cap the thinking by --max-thinking)",
+    "hedge": "name several answers, or none clearly",
+    "no_answer": "have none that can be read (the report shows the texts)",
+}
+"""Why an answer has no final, by the reason of its verdict, and what helps."""
+LAST_NUMBER = "; where the last number of a text is its answer and the rows name no kind: --set task.kind=number"
+"""What helps where a user's rows are of maths."""
+
+
+def complaints(result: Result, *, of_rows: bool) -> Iterator[str]:
+    """What a strategy's row does not show: what failed, got no verdict, has no final or was chosen without scores."""
+    if result.entry["errors"]:
+        yield f"{_failures(result)}; see {result.arm.folder}; --retry-errors asks again"
+    yield from filter(None, (undecided(result), _unread(result, of_rows=of_rows)))
+    if without := unscored(result):
+        yield f"{without}; its answers were chosen without"
+
+
+def unscored(result: Result) -> str:
+    """Report that no score could be used; empty where one could."""
+    if not result.arm.choice.takes_scorer:
+        return ""
+    return without_scores(record.answer for record in result.records if record.answer is not None)
+
+
+def _unread(result: Result, *, of_rows: bool) -> str:
+    """Report why answers have no final and what helps, where at least half have none; empty elsewhere.
+
+    `of_rows`: the task is a user's file of problems, whose answer kind the user can choose. Answers that the server
+    itself ended (its filter, an unknown reason) are reported in any case: --max-tokens does not help them.
+    """
+    ends = Counter(end for record in result.records if record.answer is not None and (end := _ended_by(record.answer)))
+    by_server = "; ".join(f"{count} {end}" for end, count in ends.most_common())
+    verdicts = [record.verdict for record in result.records if record.verdict is not None]
+    reasons = Counter(reason for record in result.records if (reason := _unread_reason(record)) is not None)
+    if not reasons or 2 * reasons.total() < len(verdicts):
+        return by_server and f"of {counted(len(verdicts), 'answer')} {by_server}"
+    num_unread = reasons.total()
+    reasons["truncated"] -= min(ends.total(), reasons["truncated"])
+    causes = Counter[str]()
+    for reason, count in reasons.items():
+        causes[UNREAD.get(reason, UNREAD["no_answer"])] += count
+    have = "has" if len(verdicts) == 1 else "have"
+    text = f"{num_unread} of {counted(len(verdicts), 'answer')} {have} no final: "
+    by_itself = [f"{count} {cause}" for cause, count in causes.most_common() if count]
+    text += "; ".join([by_server, *by_itself] if by_server else by_itself)
+    is_maths = {record.problem.kind for record in result.records} == {"math"}
+    return text + (LAST_NUMBER if of_rows and is_maths and UNREAD["no_answer"] in causes else "")
+
+
+def _unread_reason(record: Record) -> str | None:
+    """The reason of a verdict that found no answer, which of one that was cut may be the budget; else None."""
+    answer, verdict = record.answer, record.verdict
+    if answer is None or verdict is None or verdict.status != "no_answer":
+        return None
+    cut = verdict.reason in ("truncated", "unclosed_thinking")
+    return "budget" if cut and answer.stop_cause == "budget" else verdict.reason
+
+
+def _ended_by(answer: Answer) -> str:
+    """How the server ended the chosen draw of an answer, where that was no end of its own; else empty."""
+    if answer.final is not None:
+        return ""
+    path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
+    draws = (event.data for event in answer.trace if event.kind == "generate" and event.path == path)
+    word = next((str(data.get("stop_reason")) for data in draws if data.get("finish_reason") == "abort"), "")
+    if word == FILTERED:
+        return f"ended by the server's filter (finish_reason {word})"
+    return word and f"ended by the server with finish_reason {word!r}"
+
+
+def undecided(result: Result) -> str:
+    """Report how many answers the verifier did not decide on, and why the first; empty where it decided on all."""
+    verdicts = [record.verdict for record in result.records if record.verdict is not None]
+    silent = [verdict for verdict in verdicts if verdict.status in NO_VERDICT]
+    if not silent:
+        return ""
+    first = ": ".join(filter(None, (silent[0].status, silent[0].reason)))
+    counts = f"{len(silent)} of {counted(len(verdicts), 'answer')}"
+    return f"{counts} got no verdict and count as not right, the first with {first}; --retry-errors judges them again"
+
+
+def _failures(result: Result) -> str:
+    """Report how many problems failed, and the first error."""
+    errors = [record.error for record in result.records if record.error is not None]
+    return f"{len(errors)} of {counted(len(result.records), 'problem')} failed, the first with {errors[0]}"

@@ -1,0 +1,108 @@
+"""Strategies that compare or combine their samples keep the price of that in reserve while they draw."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from functools import partial
+
+import pytest
+
+from tests.oracles.tools import SIGMAS
+from tests.ttc.questions import ask
+from ttc.config.registry import STRATEGIES
+from ttc.core import Answer, Budget, Path, Prompt, Sampling
+from ttc.engines.scripted import ScriptedEngine
+from ttc.session.solve import solve
+from ttc.strategies.majority import majority
+
+RIGHT = "0"
+BOXES = re.compile(r"\\boxed\{(\d+)\}")
+NAMES = ("aggregate", "genselect", "knockout")
+
+
+def reasoner(jitter: int | None = None) -> ScriptedEngine:
+    """Right in three of ten samples, of forty tokens or so; it knows a right answer when it sees one."""
+
+    def script(prompt: Prompt, path: Path, key: int) -> str:
+        rng = random.Random(key)
+        words, question = "a" * rng.randint(20, 60), prompt.messages[-1].content
+        if "<answer_1>" in question:
+            answers = [(BOXES.findall(part) or [""])[-1] for part in re.split(r"<answer_\d+>\n", question)[1:]]
+            return f"{words}\nBest: {answers.index(RIGHT) + 1 if RIGHT in answers else 1}"
+        if "<answer_a>" in question:
+            first, second = BOXES.findall(question)
+            return f"{words}\nVerdict: {'A' if first == RIGHT else 'B' if second == RIGHT else 'tie'}"
+        is_right = RIGHT in BOXES.findall(question) or rng.random() < 0.3
+        return f"{words}\n\\boxed{{{RIGHT if is_right else rng.randint(1, 5)}}}"
+
+    return ScriptedEngine(script, jitter=jitter)
+
+
+def answer_of(name: str, number: int, budget: Budget | None, jitter: int | None = None) -> Answer:
+    """Solve one problem."""
+    strategy = partial(majority, n=64) if name == "majority" else STRATEGIES.load(name)
+    engine = reasoner(jitter)
+    sampling = Sampling(max_tokens=1000)
+    problem = ask(f"question {number}", "number")
+    return asyncio.run(solve(problem, engine=engine, strategy=strategy, seed=3, sampling=sampling, budget=budget))
+
+
+def num_asked(answer: Answer) -> int:
+    """Draws that are no samples: they lie below one."""
+    return sum(event.kind == "generate" and len(event.path) > 1 for event in answer.trace)
+
+
+def price(name: str, problems: int) -> float:
+    """The tokens that a problem takes without a budget, on average."""
+    return sum(answer_of(name, number, None).usage.tokens for number in range(problems)) / problems
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_a_budget_for_more_than_the_whole_every_question_is_asked(name: str) -> None:
+    """Each may take 1,000 tokens, which the budget has only once, and takes 50."""
+    for number in range(10):
+        free = answer_of(name, number, None)
+        paid = answer_of(name, number, Budget(tokens=2 * free.usage.tokens))
+        assert num_asked(paid) >= 0.8 * num_asked(free), number  # in stages, other answers meet
+        assert len(paid.candidates) == len(free.candidates)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("unit", ["tokens", "calls", "flops"])
+def test_half_the_price_is_not_spent_on_samples_alone(name: str, unit: str) -> None:
+    for number in range(10):
+        free = answer_of(name, number, None)
+        half = getattr(free.usage, unit) / 2
+        paid = answer_of(name, number, Budget(**{unit: half if unit == "flops" else int(half)}))
+        assert getattr(paid.usage, unit) <= half
+        assert num_asked(paid) > 0 or not num_asked(free), number
+        assert paid.stop_cause == "budget"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_budget_that_covers_all_at_full_length_changes_nothing(name: str) -> None:
+    free, paid = answer_of(name, 1, None), answer_of(name, 1, Budget(tokens=100_000))
+    assert (free.text, free.trace, free.usage, paid.stop_cause) == (paid.text, paid.trace, paid.usage, "done")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stages_do_not_depend_on_the_schedule(name: str) -> None:
+    for tokens in (200, 400, 800):
+        first, *others = (answer_of(name, 2, Budget(tokens=tokens), jitter) for jitter in (None, 1, 2))
+        assert all((other.text, other.trace, other.usage) == (first.text, first.trace, first.usage) for other in others)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("share", [0.5, 1.2])
+@pytest.mark.parametrize("name", NAMES)
+def test_who_knows_a_right_answer_beats_the_vote_of_an_equal_budget(name: str, share: float) -> None:
+    problems = 400
+    budget = Budget(tokens=int(share * price(name, 40)))
+    pairs = [
+        (answer_of(name, number, budget).final == RIGHT, answer_of("majority", number, budget).final == RIGHT)
+        for number in range(problems)
+    ]
+    won, lost = (sum(pair == outcome for pair in pairs) for outcome in ((True, False), (False, True)))
+    assert won - lost > SIGMAS * (won + lost) ** 0.5

@@ -1,0 +1,134 @@
+"""Samples that are compared afterwards: under a budget fewer of them, so that the rest pays for comparing them.
+
+A strategy that asks about its samples (which is best, combine them) would spend a small budget on samples alone, and be
+a plain vote. So the first sample shows what one costs, and only as many more are drawn as leave the price of the
+questions about them. A question is taken to be as long as a sample; what the questions leave pays for another stage of
+samples, which meet the best so far. A budget that covers everything at full length changes nothing, and one that pays
+for no question about two samples is spent on samples.
+
+Cost: at most the budget. Left out: budgets in seconds, which end samples and questions alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import TypeAlias
+
+from ttc.concurrent import gather
+from ttc.core import Candidate, Completion, Prompt, Scorer, Usage
+from ttc.session.meter import Cost
+from ttc.session.session import Session
+
+Sample: TypeAlias = tuple[Candidate, Prompt]
+"""A sample and its whole path."""
+
+
+class Stages:
+    """The samples of one problem, stage by stage; private to a strategy, and changed by each call."""
+
+    def __init__(
+        self,
+        session: Session,
+        prompt: Prompt,
+        n: int,
+        *,
+        num_questions: Callable[[int], int],
+        shown: int,
+        scorer: Scorer | None = None,
+    ) -> None:
+        """At most n samples of `prompt`, so many of which take `num_questions` draws to compare.
+
+        A question shows up to `shown` samples. A `scorer` compares in its place: the session itself reserves its price.
+        """
+        self._session, self._prompt, self._n, self._scorer = session, prompt, n, scorer
+        self._num_questions, self._shown = num_questions, shown
+        self._num_drawn = self._num_answers = self._num_asked = 0
+        self._drawing, self._asking = Usage(), Cost()
+        """What all samples and all questions have taken."""
+        self._usage = Usage()
+        """The session's when the last stage was drawn."""
+
+    async def draw(self) -> list[Sample]:
+        """Return the next samples, to be compared before the next call; none: there are no more.
+
+        Raises:
+            BudgetExceeded: not even one could be drawn.
+        """
+        if self._num_drawn == self._n:
+            return []
+        stage = await (self._next() if self._num_drawn else self._first())
+        held, new = min(self._num_answers, 1), sum(candidate.final is not None for candidate, _ in stage)
+        self._num_asked += self._num_questions(held + new)
+        self._num_answers += new
+        self._usage = self._session.usage
+        return stage
+
+    async def _first(self) -> list[Sample]:
+        session, longest = self._session, self._session.sampling.max_tokens
+        sample, question = draw_cost(session, self._prompt, longest), self._question(longest)
+        everything = sample * self._n + question * self._num_questions(self._n)
+        if self._n == 1 or self._scorer is not None or session.pays_for(everything) >= 1:
+            stage = await self._sample(self._n)
+            self._n = len(stage)
+            return stage
+        stage = await self._sample(1)
+        # Until questions show what they take, one as long as a sample is assumed to have been asked.
+        self._num_asked, self._asking = 1, self._question(self._drawing.generated)
+        more = self._num_affordable(sum(candidate.final is not None for candidate, _ in stage))
+        if not more:
+            one = _cost_of(self._drawing) + self._asking
+            more = 1 if session.pays_for(one) >= 1 else self._n - 1
+        return stage + await self._sample(more)
+
+    async def _next(self) -> list[Sample]:
+        self._asking += _cost_of(self._session.usage) + _cost_of(self._usage) * -1
+        more = self._num_affordable(1) if self._num_answers else self._n - self._num_drawn
+        if not more:
+            self._session.narrow()
+        return await self._sample(more)
+
+    def _num_affordable(self, num_answers: int) -> int:
+        """How many more samples the rest pays for, and for comparing them with the answers that there are."""
+        sample, question = _cost_of(self._drawing) * (1 / self._num_drawn), self._asking * (1 / self._num_asked)
+        sizes = range(self._n - self._num_drawn, 0, -1)
+        prices = ((size, sample * size + question * self._num_questions(num_answers + size)) for size in sizes)
+        return next((size for size, price in prices if self._session.pays_for(price) >= 1), 0)
+
+    async def _sample(self, count: int) -> list[Sample]:
+        prompt, numbers = self._prompt, range(self._num_drawn, self._num_drawn + count)
+        least = 0 if self._num_drawn else 1
+        completions = await self._session.generate(prompt, numbers, scorer=self._scorer, least=least)
+        self._num_drawn += len(completions)
+        self._drawing = sum((completion.usage for completion in completions), self._drawing)
+        return [(self._session.candidate(prompt, one), prompt.then(one)) for one in completions]
+
+    def _question(self, num_tokens: int) -> Cost:
+        """What a question takes about samples of so many tokens that is as long as one."""
+        return draw_cost(self._session, self._prompt, num_tokens, self._shown)
+
+
+async def ask_each(session: Session, questions: Sequence[tuple[Prompt, range]]) -> list[list[Completion]]:
+    """Draw every question: at once as far as the budget covers them at full length, then the next ones.
+
+    Each holds its full length while it is drawn, so that of many at once only the first might be asked. One that budget
+    or context leave no room for has no draws.
+    """
+    replies: list[list[Completion]] = []
+    while len(replies) < len(questions):
+        waiting = questions[len(replies) :]
+        costs = (draw_cost(session, prompt, session.sampling.max_tokens) * len(draws) for prompt, draws in waiting)
+        size = sum(session.pays_for(cost) >= 1 for cost in accumulate(costs))
+        wave = waiting[: max(size, 1)]
+        replies += await gather(session.generate(prompt, draws, least=0) for prompt, draws in wave)
+    return replies
+
+
+def draw_cost(session: Session, prompt: Prompt, num_tokens: int, shown: int = 0) -> Cost:
+    """What a draw of so many tokens takes, after the prompt and so many draws as long."""
+    length = len(prompt.token_ids or ()) + shown * num_tokens
+    return Cost(num_tokens, session.thinking.calls_each, session.capabilities.flops(length + num_tokens, 0))
+
+
+def _cost_of(usage: Usage) -> Cost:
+    return Cost(usage.tokens, usage.calls, usage.flops)
