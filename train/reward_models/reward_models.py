@@ -24,8 +24,6 @@ import torch
 from train.base.models import (
     load_tokenizer,
     loaded,
-    merged_state,
-    save_adapter,
     save_tokenizer,
     speed_attention,
     tail_of_turn,
@@ -35,6 +33,7 @@ from train.base.models import (
 )
 from train.base.rollout import Rollout
 from train.base.stage import Setting
+from train.base.weights import merged_state, save_adapter
 from train.examples.examples import Example
 from train.update.batch import micro_batches, pad, pass_tokens
 from ttc.config.values import above

@@ -24,10 +24,11 @@ from evals.data.decontamination import answer_leaks, overlaps, own_texts, prompt
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, configured
-from train.base.models import load_model, load_tokenizer, save_adapter, save_model, turn_tokenizer
+from train.base.models import load_model, load_tokenizer, save_model, turn_tokenizer
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
 from train.base.stage import ALL_KEPT, Setting, StageResult, check_model, model_of, read_with, rollouts_path
+from train.base.weights import save_adapter
 from train.examples.examples import check_room
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, check_engine, held_out_gains, open_engine

@@ -17,8 +17,9 @@ from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
-from train.base.models import save_adapter, save_model, turn_tokenizer
+from train.base.models import save_model, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, read_with, rollouts_path
+from train.base.weights import save_adapter
 from train.examples.examples import (
     CORPORA,
     FIELDS,

@@ -10,7 +10,7 @@ Weights and optimiser moments are fp32 in every case; `autocast` computes in bf1
 arXiv:1710.03740, without loss scaling, which bf16 does not need), and in fp32 on a device that does not multiply bf16:
 a CPU without AVX-512 BF16 or AMX emulates it at a fiftieth of the speed. Gradient checkpointing (Chen et al. 2016,
 arXiv:1604.06174) costs one more forward pass and keeps one activation per layer. Adapters, and weights that are split
-over the processes of a run: `train.base.models`.
+over the processes of a run: `train.base.weights`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from train.base.models import Sharded, add_lora, load_model, load_whole, merged_state, shard, stored_type
+from train.base.models import load_model, stored_type
 from train.base.optimiser import Optimiser, Schedule
+from train.base.weights import Sharded, add_lora, load_whole, merged_state, shard
 from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, pass_tokens, shared, shuffled, token_weights
 from train.update.critic import Critic
