@@ -31,8 +31,10 @@ from train.examples.examples import check_room
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, check_engine, held_out_gains, open_engine
 from train.registries import make, make_verifier
-from train.reward_models.generative import APPROVES, ASK, CritiqueSource
 from train.reward_models.reward_models import (
+    APPROVES,
+    ASK,
+    CritiqueSource,
     How,
     RewardSource,
     model_folder,
