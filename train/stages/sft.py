@@ -1,6 +1,6 @@
 """Supervised fine-tuning: cross-entropy on the completion's tokens, the prompt's masked out by length.
 
-Rows come from a JSON-lines file (see `train.examples.examples`: thinking on, off or left open per row), from a corpus
+Rows come from a JSON-lines file (see `train.examples.rows`: thinking on, off or left open per row), from a corpus
 of `train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
 arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the common update rule with only
 cross-entropy weights. Whole prompts are held out; it measures the probability per token of their completions and, with
