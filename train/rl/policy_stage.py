@@ -41,7 +41,8 @@ from train.reward_models.reward_models import (
     same_tokenizer,
 )
 from train.reward_models.step_model import load_process
-from train.rl.loop import LoopPlan, Parts, learn, learn_async
+from train.rl.loop import LoopPlan, Parts, learn
+from train.rl.overlapped import learn_async
 from train.rollouts.frontier import Frontier, Mode
 from train.rollouts.rewards import Rewarder, rewarded_by, served, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
