@@ -24,7 +24,8 @@ import numpy as np
 import torch
 
 from benchmarks.machine import machine
-from train.base.models import add_lora, load_model, load_tokenizer, speed_attention
+from train.base.models import load_model, load_tokenizer, speed_attention
+from train.base.weights import add_lora
 from train.corpora.countdown import countdown
 from train.examples.examples import corpus_examples
 from train.examples.imitation import imitation_batch

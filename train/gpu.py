@@ -26,8 +26,9 @@ from typing import Any
 import torch
 
 from evals.tasks.families import FAMILIES, LEVELS
-from train.base.models import load_model, num_parameters
+from train.base.models import load_model
 from train.base.stage import read_result
+from train.base.weights import num_parameters
 from train.measure.measure import HeldOut, accuracy, gains
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe, stage_folders

@@ -14,7 +14,8 @@ from benchmarks.distill.arms import TRACE
 from benchmarks.distill.place import FEWER, Place, gap, told
 from benchmarks.distill.stock import rejection_student, rows_of, student
 from distill.generation.ledger import AnswerLedger
-from train.base.models import load_model, num_parameters
+from train.base.models import load_model
+from train.base.weights import num_parameters
 
 __all__ = ["measure"]
 

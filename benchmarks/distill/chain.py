@@ -11,7 +11,8 @@ from typing import Any
 
 from benchmarks.distill.place import FEWER, HELD_OUT, Place, gap, told
 from benchmarks.distill.stock import rejection_student, student, teacher
-from train.base.models import load_model, num_parameters
+from train.base.models import load_model
+from train.base.weights import num_parameters
 
 __all__ = ["measure"]
 

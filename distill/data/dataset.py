@@ -1,6 +1,6 @@
 """The data of a job on the disk: rows that are learnt, their audit, and what happened to the other answers.
 
-    data/train.jsonl       rows as `train.examples.examples` reads them
+    data/train.jsonl       rows as `train.examples.rows` reads them
     data/lineage.jsonl     per row its parents in the ledger, in the same order
     data/samples.jsonl     per answer its teacher, draw, verdict and length, without its text
     data/decisions.jsonl   per dropped answer the stage and the reason; per row that was left out, of its parents
@@ -31,18 +31,8 @@ from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import MixSpec
 from evals.data.sources import NamedRows
 from evals.task import Item
-from train.examples.examples import (
-    FIELDS,
-    Example,
-    check_rows,
-    is_remote,
-    most_tokens,
-    read_answer,
-    read_example,
-    read_turns,
-    read_weight,
-    rows_of,
-)
+from train.examples.examples import FIELDS, Example, check_rows, most_tokens, read_example
+from train.examples.rows import is_remote, read_answer, read_turns, read_weight, rows_of
 from ttc import seeds
 from ttc.config.values import counted
 from ttc.core import ToolMessage

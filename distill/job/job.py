@@ -23,7 +23,6 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from distill import preflight
 from distill.data.dataset import (
     FUNNEL,
     AuditedRows,
@@ -49,6 +48,7 @@ from distill.plan.gates import job_checks
 from distill.plan.lock import LOCK, check_lock, check_place, claim
 from distill.plan.resolve import PROBE, JobPlan, resolve
 from distill.preflight import Finding
+from distill.preflight import run as run_checks
 from distill.spec.method import Data
 from distill.spec.sample import Sample, TrainingRow
 from distill.spec.spec import JobSpec
@@ -122,7 +122,7 @@ def _checked(spec: JobSpec, folder: Path) -> tuple[JobPlan, list[Finding]]:
     plan = resolve(spec, folder)
     check_lock(plan)  # first: messages below about a changed file would not help
     check_unmeasured(spec.mix, plan.held_out)
-    return plan, preflight.run(plan.job)
+    return plan, run_checks(plan.job)
 
 
 def run_job(

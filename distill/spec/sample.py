@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One training example, as `train.examples.examples` reads it, and the samples it was made of.
+    """One training example, as `train.examples.rows` reads it, and the samples it was made of.
 
     `key` is the name of the prompt: rows of one prompt, or of one `cluster`, are held out together. `thinking` None is
     no think block at all.

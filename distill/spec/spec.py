@@ -77,7 +77,7 @@ class DomainSpec:
 
 @dataclass(frozen=True, slots=True)
 class MixSpec:
-    """Rows from elsewhere: files as `train.examples.examples` reads them, and the share of all rows they may be."""
+    """Rows from elsewhere: files as `train.examples.rows` reads them, and the share of all rows they may be."""
 
     data: tuple[str, ...] = ()
     share: float = 0.1

@@ -10,17 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from train.base.adapters import merge_adapter
-from train.base.models import (
-    LoraLinear,
-    Shape,
-    add_lora,
-    load_model,
-    merged_state,
-    new_model,
-    save_adapter,
-    save_model,
-    weights_digest,
-)
+from train.base.models import Shape, load_model, new_model, save_model
+from train.base.weights import LoraLinear, add_lora, merged_state, save_adapter, weights_digest
 from train.nano import tokenizer as nano
 from ttc.errors import ConfigError
 

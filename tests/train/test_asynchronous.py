@@ -9,7 +9,8 @@ import pytest
 
 from tests.train.cipher_base import gained, make_parts
 from train.base.rollout import read_rollouts
-from train.rl.loop import LoopPlan, learn, learn_async
+from train.rl.loop import LoopPlan, learn
+from train.rl.overlapped import learn_async
 from train.rollouts.rewards import Rewarder
 from ttc.errors import ConfigError
 from ttc.verifiers.exact import exact

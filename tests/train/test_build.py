@@ -10,19 +10,9 @@ import torch
 from tests import qwen_like
 from tests.train.cipher_base import STEPS, SYMBOLS
 from tests.train.stages import make_stage
-from train.base.models import (
-    LoraLinear,
-    Shape,
-    add_lora,
-    layers_of,
-    load_model,
-    load_tokenizer,
-    loaded,
-    merged_state,
-    new_model,
-    save_model,
-)
+from train.base.models import Shape, load_model, load_tokenizer, loaded, new_model, save_model
 from train.base.stage import Setting
+from train.base.weights import LoraLinear, add_lora, layers_of, merged_state
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from train.update.update import Build

@@ -12,7 +12,8 @@ import torch
 from tests.train.cipher_base import make_base, make_parts
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.checkpoint import Checkpoints
-from train.base.models import add_lora, load_model
+from train.base.models import load_model
+from train.base.weights import add_lora
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 from train.rl.loop import LoopPlan, learn

@@ -17,7 +17,8 @@ from train.base.rollout import Rollout, RolloutFile, read_rollouts
 from train.base.stage import Setting
 from train.measure.measure import task_gains
 from train.registries import make_task
-from train.rl.loop import LoopPlan, learn, learn_async
+from train.rl.loop import LoopPlan, learn
+from train.rl.overlapped import learn_async
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError, PluginError, TrainingError, VerifierError

@@ -14,8 +14,13 @@ from train.base.stage import Setting
 from train.corpora.cipher import cipher
 from train.examples.examples import Example
 from train.registries import make_task
-from train.reward_models.generative import CritiqueSource
-from train.reward_models.reward_models import RewardSource, load_reward_model, new_reward_model, rewards_of
+from train.reward_models.reward_models import (
+    CritiqueSource,
+    RewardSource,
+    load_reward_model,
+    new_reward_model,
+    rewards_of,
+)
 from train.rollouts.rewards import Rewarder
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError

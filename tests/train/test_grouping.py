@@ -12,7 +12,8 @@ from train.base.rollout import Collector, Rollout, check_groups, group_draws
 from train.base.stage import Setting
 from train.examples.pairs import PairSource
 from train.replay.replay import replay_step
-from train.rl.loop import LoopPlan, draw, learn, learn_async
+from train.rl.loop import LoopPlan, draw, learn
+from train.rl.overlapped import learn_async
 from ttc.core import Message
 from ttc.errors import BudgetExceeded, ConfigError
 

@@ -13,9 +13,9 @@ import torch
 from tests.train.cipher_base import gained, make_parts
 from train.base.checkpoint import Checkpoints
 from train.base.health import Health, configured
-from train.base.models import Sharded
 from train.base.optimiser import Optimiser, Schedule
 from train.base.rollout import Collector, by_group, has_signal, read_rollouts
+from train.base.weights import Sharded
 from train.base.world import World
 from train.rl.loop import LoopPlan, LoopState, evaluate, learn, outcome_of, referenced, resume, update_on
 from train.update.batch import rollout_batch, shuffled

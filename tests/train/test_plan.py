@@ -10,7 +10,8 @@ import transformers
 from transformers import Qwen2Config, Qwen3Config
 
 from tests import qwen_like
-from train.base.models import add_lora, load_model, num_parameters
+from train.base.models import load_model
+from train.base.weights import add_lora, num_parameters
 from train.recipe.plan import StageCost, config_of, counts_of, lines, plan_recipe
 from train.recipe.recipe import read_recipe
 from ttc import nano

@@ -170,6 +170,11 @@ def test_a_critic_learns_what_to_expect_and_a_head_on_the_policy_leaves_the_poli
     assert all(torch.equal(a, b) for a, b in zip(before, policy.parameters(), strict=True))
 
 
+def test_a_critic_on_the_policy_is_refused_where_the_policys_weights_are_split():
+    with pytest.raises(ConfigError, match="critic head reads hidden states that shard splits; take copy"):
+        make_stage("ppo", **PPO, steps=1, critic="head", shard=True)
+
+
 def test_the_passes_of_a_critic_are_bounded_as_those_of_the_policy():
     assert make_stage("ppo", **PPO, steps=1, micro_tokens=64).critic.fit.micro_tokens == 64
     with pytest.raises(ConfigError, match="critic: micro_tokens must be at least 1"):

@@ -21,7 +21,8 @@ from train.base.stage import Setting
 from train.base.world import World
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
-from train.rl.loop import LoopPlan, learn, learn_async, update_on
+from train.rl.loop import LoopPlan, learn, update_on
+from train.rl.overlapped import learn_async
 from ttc.cli.cli import main
 from ttc.concurrent import Interrupted, StopRequest
 

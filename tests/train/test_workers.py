@@ -9,7 +9,8 @@ import pytest
 
 from tests.train.cipher_base import make_parts
 from train.base.rollout import Collector
-from train.rl.loop import LoopPlan, learn, learn_async
+from train.rl.loop import LoopPlan, learn
+from train.rl.overlapped import learn_async
 from train.rollouts.sync import Revived, Syncer, revived
 from ttc.core import Message, Sampling, Usage
 from ttc.engines.embedded.engine import embedded

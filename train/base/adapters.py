@@ -1,6 +1,6 @@
 """Merge adapters, on any machine, into the weights that they were trained from.
 
-    merge_adapter(base, run / "model" / "adapter", out)        `train.base.models.save_adapter` wrote it
+    merge_adapter(base, run / "model" / "adapter", out)        `train.base.weights.save_adapter` wrote it
 
 An adapter holds the digest of its base weights; a merge into others is refused. Hu et al. 2021 (arXiv:2106.09685): a
 merged layer is W + (alpha / rank) B A. It is computed in fp64 from the stored numbers, where products of bf16 are
@@ -19,7 +19,8 @@ from typing import Any
 
 import torch
 
-from train.base.models import (
+from train.base.models import load_model, loaded, stored_type
+from train.base.weights import (
     ADAPTER,
     ADAPTER_CONFIG,
     ADAPTER_ORIGIN,
@@ -27,9 +28,6 @@ from train.base.models import (
     DOWN,
     PREFIX,
     UP,
-    load_model,
-    loaded,
-    stored_type,
     weights_digest,
 )
 from ttc.durable import replaced_folder

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from train.base.models import inner, spread, whole
+from train.base.weights import inner, spread, whole
 from ttc.durable import first_flaw, replaced_folder, seal
 from ttc.errors import TrainingError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from train.base.models import spread, whole, whole_tree
+from train.base.weights import spread, whole, whole_tree
 from train.base.world import ALONE, World
 from ttc.errors import ConfigError
 

@@ -23,7 +23,8 @@ import torch
 
 from train.base.rollout import Rollout, mixed, read_rollouts
 from train.base.stage import Setting, one_of, read_with, rollouts_path
-from train.examples.examples import Example, completion_ids, read_prompt, read_weight, rows_of
+from train.examples.examples import Example, completion_ids
+from train.examples.rows import read_prompt, read_weight, rows_of
 from ttc.config.plugins import checked_return, checked_shape
 from ttc.config.values import at_least
 from ttc.core import Prompt

@@ -139,7 +139,8 @@ async def opened(
     backend, verifier = open_engine(folder, setting, engine), served(make_verifier(task))
     try:
         if isinstance(backend, Served) and backend.served and isinstance(backend, WeightSync):
-            from train.base.models import load_model, merged_state  # commands that only tell of a run load no torch
+            from train.base.models import load_model
+            from train.base.weights import merged_state
 
             await backend.load_weights(merged_state(load_model(folder, "cpu")))
         yield backend, verifier

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 
 from train.base.optimiser import Optimiser
-from train.examples.examples import Example, completion_ids, mismatched, read_prompt, read_weight, rows_of
+from train.examples.examples import Example, completion_ids, mismatched
 from train.examples.imitation import completion_sums, imitation_batch
 from train.examples.pairs import LabelledBatch, each_loss
+from train.examples.rows import read_prompt, read_weight, rows_of
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
 from ttc.engines.shared.text import Text

@@ -25,9 +25,10 @@ from typing import Any, cast
 
 import torch
 
-from train.base.models import load_model, merged_state
+from train.base.models import load_model
 from train.base.rollout import Rollout
 from train.base.stage import Setting
+from train.base.weights import merged_state
 from train.recipe.recipe import RecipeStep, bind_stage
 from train.registries import STAGES
 from train.replay.mechanisms import Mechanism, mechanisms

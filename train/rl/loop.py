@@ -1,4 +1,4 @@
-"""The loop of reasoning RL: sample, verify, update, push weights, check health; in sequence or overlapped.
+"""The loop of reasoning RL: sample, verify, update, push weights, check health.
 
     prompts <- frontier sampler
     rollouts <- engine (whole groups; groups without a signal are refilled)
@@ -11,28 +11,11 @@ Every step appends a line of metrics and, when recorded, its rollouts; alarms an
 own. Updates are pure functions of (weights, optimiser, rollouts), on which `train.replay.replay` relies. A checkpoint
 holds all that the next step needs, so N steps, a kill and N more steps give the same bits as 2 N steps, on one CPU,
 with the same build of torch and number of threads and an engine in batch-invariant mode. All replaceable parts are
-passed in (`Parts`). Left out: several learners.
-
-In `learn_async` three parts work at once:
-
-    actor     draws rollouts of the next steps while earlier ones are judged and learnt from
-    verifier  judges a step's rollouts as soon as they are there
-    learner   updates on judged steps in order, pushes the weights, checks health
-
-Staleness is counted in rounds: how many batches were learnt from between the draw of a rollout and its own update,
-whatever their epochs and mini-batches. It is limited by admission, as in AReaL (Fu et al. 2025, arXiv:2505.24298): at
-most `plan.max_staleness + 1` rounds are in flight, from their first draw until the weights they led to are pushed, so
-no rollout is ever too old or discarded; with a limit of 0 the run equals the synchronous one, bit for bit if that is
-reproducible. The correction of `train.update.terms` weighs every token by the trainer's probability over the sampler's.
-Weights are pushed between two rounds of rollouts, never during one, so each rollout has a single version. Overlap pays
-when verdicts or updates take as long as rollouts. Rollouts in processes of their own need an engine there: on a CPU
-`embedded:processes=1`, on several machines `ray_workers`; weights go to them by message. Left out: exact resume of an
-overlapped run (the order of rounds and pushes depends on time; a checkpoint resumes with an empty buffer).
+passed in (`Parts`). `train.rl.overlapped` does these at once. Left out: several learners.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 import resource
 import sys
@@ -69,7 +52,7 @@ from train.update.terms import RewardBatch, k3
 from train.update.update import Updater
 from ttc.concurrent import Interrupted, StopRequest
 from ttc.config.values import counted
-from ttc.errors import ConfigError, TrainingError
+from ttc.errors import TrainingError
 from ttc.records import LineFile
 
 
@@ -396,7 +379,7 @@ SHORTEST_S = 1e-3
 """No half of a step that computes anything is shorter; an update without a signal is."""
 
 
-def _costs(
+def step_costs(
     rollouts: Sequence[Rollout], learnt: float, rollout_s: float, update_s: float, sync_s: float
 ) -> dict[str, float]:
     """Seconds and tokens per second of the halves of a step, and memory; a half in which nothing ran has no rate.
@@ -441,7 +424,7 @@ def _counters(state: LoopState, parts: Parts) -> dict[str, Any]:
     return counters | {"sampler": parts.sampler.state(), "health": parts.health.state()}
 
 
-def _leave(state: LoopState, parts: Parts) -> Interrupted:
+def leaving(state: LoopState, parts: Parts) -> Interrupted:
     """Save what was learnt and return the exception for the requested end."""
     parts.checkpoints.keep(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
     return parts.stop.interrupted(f"{counted(state.step, 'update')} {'is' if state.step == 1 else 'are'} kept")
@@ -464,7 +447,7 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
     await parts.syncer.push()
     await parts.rewarder.check()
     if state.step == 0:
-        state.last = await _measured_first(state, parts, plan)
+        state.last = await measured_first(state, parts, plan)
     while state.going(plan):
         began = time.perf_counter()
         rollouts = await _drawn(plan, parts, state)
@@ -477,12 +460,12 @@ async def learn(plan: LoopPlan, parts: Parts, update: Learn | None = None) -> di
         ended = time.perf_counter()
         state.seconds += ended - began
         learnt = numbers.get("tokens_learnt", 0.0)
-        costs = _costs(rollouts, learnt, rollouts_end - began, updated - rollouts_end, ended - updated)
+        costs = step_costs(rollouts, learnt, rollouts_end - began, updated - rollouts_end, ended - updated)
         await finish(plan, parts, state, rollouts, {**numbers, **apart, "parity": parity, **costs})
-    return _outcome(plan, parts, state)
+    return ending(plan, parts, state)
 
 
-def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
+def ending(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
     """What a run returns; says so, and why, if the weights never moved."""
     last = state.last
     if state.step and "grad_norm" not in last:  # of any step: not even of one that was rolled back
@@ -503,135 +486,21 @@ def _outcome(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
     return {**last, "step": state.step, "seconds": state.seconds, "stopped": state.stopped}
 
 
-async def _measured_first(state: LoopState, parts: Parts, plan: LoopPlan) -> dict[str, float]:
+async def measured_first(state: LoopState, parts: Parts, plan: LoopPlan) -> dict[str, float]:
     """`evaluate` before the first update; a signal ends it at once, as nothing would be lost."""
     work = evaluate(state, parts, plan)
     metrics = await (parts.stop.cut(work) if parts.world.size == 1 else work)
     if metrics is None:
-        raise _leave(state, parts)
+        raise leaving(state, parts)
     return metrics
 
 
 async def _drawn(plan: LoopPlan, parts: Parts, state: LoopState) -> list[Rollout]:
     """The result of `draw`; raises Interrupted if a signal asked for an end. Several processes draw to the end."""
     if parts.world.any(parts.stop.asked):
-        raise _leave(state, parts)
+        raise leaving(state, parts)
     work = draw(plan, parts, state.step)
     rollouts = await (parts.stop.cut(work) if parts.world.size == 1 else work)
     if rollouts is None:
-        raise _leave(state, parts)
+        raise leaving(state, parts)
     return rollouts
-
-
-@dataclass(frozen=True, slots=True)
-class _Round:
-    """One step's rollouts in flight, drawn after `learnt` rounds; judged when `judged` is done."""
-
-    judged: asyncio.Task[list[Rollout]]
-    learnt: int
-    rollout_s: float
-
-
-async def learn_async(plan: LoopPlan, parts: Parts) -> dict[str, Any]:
-    """Run like `learn`, overlapped; adds `staleness`, in rounds, to the metrics.
-
-    Raises:
-        ConfigError: refills with an asynchronous run, or a staleness below 0.
-        TrainingError: the parity probe failed, or no problem is left.
-        Interrupted: as for `learn`.
-    """
-    if plan.refills:
-        raise ConfigError("refills: the asynchronous loop does not refill groups; set refills = 0")
-    if plan.max_staleness < 0:
-        raise ConfigError(f"max_staleness must be at least 0, got {plan.max_staleness}")
-    state = resume(parts)
-    await parts.syncer.push()
-    await parts.rewarder.check()
-    if state.step == 0:
-        state.last = await _measured_first(state, parts, plan)
-    run = _Run(plan, parts, state)
-    actor = asyncio.create_task(run.act())
-    try:
-        await run.learn(actor)
-    finally:
-        actor.cancel()
-        await asyncio.gather(actor, return_exceptions=True)
-        run.drop_rest()
-    return _outcome(plan, parts, state)
-
-
-async def _judged(round_: _Round) -> list[Rollout]:
-    return await round_.judged
-
-
-class _Run:
-    """The shared state of actor and learner."""
-
-    def __init__(self, plan: LoopPlan, parts: Parts, state: LoopState) -> None:
-        self._plan, self._parts, self._state = plan, parts, state
-        self._slots = asyncio.Semaphore(plan.max_staleness + 1)
-        self._rounds: asyncio.Queue[_Round] = asyncio.Queue()
-        self._engine = asyncio.Lock()  # held by a round of rollouts or a push, in order of request
-
-    async def act(self) -> None:
-        """Draw round after round, as long as slots are free."""
-        number = self._state.step
-        while True:
-            await self._slots.acquire()
-            items = self._parts.sampler.draw(self._plan.prompts, number)
-            if not items:
-                raise TrainingError(NO_ITEMS)
-            async with self._engine:
-                learnt, began = self._state.step, time.perf_counter()
-                version = self._parts.updater.optimiser.taken
-                rollouts = await self._parts.collector.collect(items, number, 0, version)
-                seconds = time.perf_counter() - began
-            check_groups(rollouts, self._parts.collector.engine.decode)
-            verdicts = asyncio.create_task(self._parts.rewarder.judge(rollouts, number))
-            self._rounds.put_nowait(_Round(verdicts, learnt, seconds))
-            number += 1
-
-    async def learn(self, actor: asyncio.Task[None]) -> None:
-        """Update on judged rounds in order until the run ends."""
-        began = time.perf_counter()
-        while self._state.going(self._plan):
-            round_ = await self._parts.stop.cut(self._next(actor))
-            rollouts = None if round_ is None else await self._parts.stop.cut(_judged(round_))
-            if round_ is None or rollouts is None:
-                raise _leave(self._state, self._parts)
-            self._parts.sampler.update(rollouts)
-            await self._step(rollouts, round_, began)
-            began = time.perf_counter()
-
-    async def _step(self, rollouts: Sequence[Rollout], round_: _Round, began: float) -> None:
-        plan, parts = self._plan, self._parts
-        staleness = self._state.step - round_.learnt
-        start = time.perf_counter()
-        rollouts, apart = await asyncio.to_thread(referenced, rollouts, parts.updater, parts.pad_id)
-        metrics = await asyncio.to_thread(update_on, rollouts, plan, parts.updater, parts.pad_id)
-        updated = time.perf_counter()
-        async with self._engine:
-            parity = await sync(parts, rollouts)
-        self._slots.release()
-        ended = time.perf_counter()
-        self._state.seconds += ended - began
-        extra = {**apart, "parity": parity, "staleness": float(staleness)}
-        if staleness:
-            metrics.pop("mismatch", None)  # the sampler was another policy, so a difference is expected
-        learnt = metrics.get("tokens_learnt", 0.0)
-        costs = _costs(rollouts, learnt, round_.rollout_s, updated - start, ended - updated)
-        await finish(plan, parts, self._state, rollouts, {**metrics, **extra, **costs})
-
-    async def _next(self, actor: asyncio.Task[None]) -> _Round:
-        """The next round; raises the actor's error."""
-        getter = asyncio.create_task(self._rounds.get())
-        await asyncio.wait({getter, actor}, return_when=asyncio.FIRST_COMPLETED)
-        if not getter.done():
-            getter.cancel()
-            actor.result()
-        return await getter
-
-    def drop_rest(self) -> None:
-        """Drop rounds that will not be learnt from."""
-        while not self._rounds.empty():
-            self._rounds.get_nowait().judged.cancel()

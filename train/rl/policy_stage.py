@@ -16,38 +16,37 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
-
-import torch
+from typing import Any, ClassVar, Literal, Protocol
 
 from evals.data.decontamination import answer_leaks, overlaps, own_texts, prompt_text
 from evals.task import Item, Task
 from train.base.checkpoint import Checkpoints
 from train.base.health import AlarmFile, Health, HealthRule, configured
-from train.base.models import load_model, load_tokenizer, save_adapter, save_model, turn_tokenizer
-from train.base.optimiser import Optimiser, Schedule
+from train.base.models import load_tokenizer, save_model, turn_tokenizer
+from train.base.optimiser import Schedule
 from train.base.rollout import Collector, RolloutFile, group_draws, read_rollouts
 from train.base.stage import ALL_KEPT, Setting, StageResult, check_model, model_of, read_with, rollouts_path
+from train.base.weights import save_adapter
 from train.examples.examples import check_room
 from train.examples.imitation import Ptx
 from train.measure.measure import HeldOut, check_engine, held_out_gains, open_engine
 from train.registries import make, make_verifier
-from train.reward_models.generative import APPROVES, ASK, CritiqueSource
 from train.reward_models.reward_models import (
+    APPROVES,
+    ASK,
+    CritiqueSource,
     How,
     RewardSource,
-    load_reward_model,
     model_folder,
-    reward_folders,
     same_tokenizer,
 )
 from train.reward_models.step_model import load_process
-from train.rl.loop import LoopPlan, Parts, learn, learn_async
+from train.rl.loop import LoopPlan, Parts, learn
+from train.rl.overlapped import learn_async
 from train.rollouts.frontier import Frontier, Mode
 from train.rollouts.rewards import Rewarder, rewarded_by, served, shaping_part
 from train.rollouts.sync import LIMITS, Syncer, revived
-from train.update.critic import Critic, ValueFit, ValueHead
-from train.update.update import Build, Objective, Updater
+from train.update.update import Build, Objective, Updater, Valuing
 from ttc.concurrent import stopped_at_once
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS
@@ -58,6 +57,23 @@ from ttc.errors import ConfigError
 from ttc.records import LineFile
 from ttc.seeds import derive
 from ttc.session.thinking import Thinking
+
+
+class CriticSource(Protocol):
+    """Where the critic of a stage comes from, as the stage `ppo` has one."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The stages or folders that it starts from."""
+        ...
+
+    def check(self, source: Path, setting: Setting) -> None:
+        """Raise ConfigError when it cannot start beside the policy in the folder `source`."""
+        ...
+
+    def make(self, model: Any, source: Path, setting: Setting) -> Valuing:
+        """The critic of the policy `model`, loaded from `source`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +113,7 @@ class PolicyStage:
     critique: CritiqueSource | None = None
     process: str | None = None
     ptx: Ptx | None = None
-    critic: CriticStart | None = None
+    critic: CriticSource | None = None
     leave_out: tuple[str, int] | None = None
     build: Build = field(default_factory=Build)
     watches: bool = True
@@ -120,8 +136,6 @@ class PolicyStage:
         if self.judge is not None:
             name, options = parse_spec(self.judge)
             bind(VERIFIERS.load(name), options, supply={})
-        if self.build.shard and self.critic is not None and self.critic.start == "head":
-            raise ConfigError(f"{self.kind}: critic head reads hidden states that shard splits; take copy")
         train, held_out = self._items()
         if self.ptx is not None:
             self.ptx.check(held_out)
@@ -347,42 +361,6 @@ def remaining(items: Sequence[Item], name: str, most: int, setting: Setting) -> 
         raise ConfigError(f"leave_out {name!r}: every training problem was solved more than {times}")
     setting.log(f"{len(items) - len(rest)} of {total} left out: solved more than {times} in {name}")
     return rest
-
-
-@dataclass(frozen=True, slots=True)
-class CriticStart:
-    """Where PPO's critic starts: as a copy of the policy, a head on it, or a reward model; see `Critic`.
-
-    `start` is copy, head, or the reward model: a stage of the run, or a folder.
-    """
-
-    start: str
-    schedule: Schedule
-    fit: ValueFit
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The reward model that it starts from, if it does."""
-        return () if self.start in ("copy", "head") else (self.start,)
-
-    def check(self, source: Path, setting: Setting) -> None:
-        """Raise ConfigError when it cannot start like this; `source` is the policy's folder."""
-        for name in self.names:
-            same_tokenizer("critic", reward_folders(name, setting)[0], source)
-
-    def make(self, model: Any, source: Path, setting: Setting) -> Critic:
-        """The critic of the policy `model`, loaded from `source`."""
-        policies = {"head": lambda: model, "copy": lambda: load_model(source, setting.device)}
-        if self.start in policies:
-            own = policies[self.start]()
-            module = ValueHead(own.base_model, model.config.hidden_size, shared=own is model)
-        else:
-            other = load_reward_model(reward_folders(self.start, setting)[0], setting.device)
-            module = ValueHead(other.base_model, other.config.hidden_size, shared=False)
-            with torch.no_grad():  # the reward at the last token is the initial value
-                module.head.weight.copy_(other.score.weight)
-        optimiser = Optimiser(module.to(setting.device), self.schedule, world=setting.world)
-        return Critic(module, optimiser, self.fit, setting.world)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

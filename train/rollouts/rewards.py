@@ -3,13 +3,13 @@
 The verifier is the objective: 1 for `correct`, 0 for `incorrect`, `no_answer` and `unparseable` (or its partial score),
 and *no reward* for `timeout`, `limit` and `error`, which say nothing about the policy (promise 5). A learnt reward
 (`train.reward_models.reward_models`) stands beside it, or in its place when the verifier's weight is 0: then verdicts
-are logged and decide nothing, and so does a generative verifier (`train.reward_models.generative`), whose critiques are
-kept. A process reward (`train.reward_models.step_model`) gives steps rewards of their own. Shaping parts
-(`train/shaping/`) are functions of a whole group and of the step. Every verifier runs behind a service
-(`ttc.verifiers.service`): one that hangs is a `timeout`, one that raises an `error`, and a score that is no finite
-number is an `error` too, so a broken verifier gives no reward and the health rules see how often. A verifier whose
-weights follow a schedule (`composite`) is asked as of the step. A shaping part or a learnt reward that is not finite
-stops the run: it is the recipe's own code, and there is no run without it.
+are logged and decide nothing. There, too, is a generative verifier, whose critiques are kept. A process reward
+(`train.reward_models.step_model`) gives steps rewards of their own. Shaping parts (`train/shaping/`) are functions of a
+whole group and of the step. Every verifier runs behind a service (`ttc.verifiers.service`): one that hangs is a
+`timeout`, one that raises an `error`, and a score that is no finite number is an `error` too, so a broken verifier
+gives no reward and the health rules see how often. A verifier whose weights follow a schedule (`composite`) is asked as
+of the step. A shaping part or a learnt reward that is not finite stops the run: it is the recipe's own code, and there
+is no run without it.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from train.base.models import merged_state
+from train.base.weights import merged_state
 from train.update.logprobs import token_logprobs
 from ttc.core import Completion, Engine, LogprobEngine, Prompt, Sampling, Usage, UsageSink, WeightSync
 from ttc.engines.shared.wrapped import Wrapped

@@ -17,7 +17,8 @@ from typing import Literal
 from train.base.rollout import branching_draws, group_draws
 from train.base.stage import read_with
 from train.registries import ADVANTAGES, LOSSES, make, make_task
-from train.rl.loop import learn, learn_async
+from train.rl.loop import learn
+from train.rl.overlapped import learn_async
 from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.update.batch import Normaliser
 from train.update.terms import Correction, across_prompts

@@ -11,17 +11,61 @@ needless.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
 
 from train.advantages.gae import gae
+from train.base.models import load_model
+from train.base.optimiser import Optimiser, Schedule
+from train.base.stage import Setting
 from train.losses.ppo import ppo as clipped
 from train.registries import make_task
-from train.rl.policy_stage import CriticStart, PolicyStage, RewardFields, RolloutFields
+from train.reward_models.reward_models import load_reward_model, reward_folders, same_tokenizer
+from train.rl.policy_stage import PolicyStage, RewardFields, RolloutFields
 from train.rollouts.frontier import Mode
-from train.update.critic import ValueFit
+from train.update.critic import Critic, ValueFit, ValueHead
 from train.update.terms import Correction
 from train.update.update import Build, Objective
 from ttc.config.values import above, at_least, finite
+from ttc.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class CriticStart:
+    """Where PPO's critic starts: as a copy of the policy, a head on it, or a reward model; see `Critic`.
+
+    `start` is copy, head, or the reward model: a stage of the run, or a folder.
+    """
+
+    start: str
+    schedule: Schedule
+    fit: ValueFit
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The reward model that it starts from, if it does."""
+        return () if self.start in ("copy", "head") else (self.start,)
+
+    def check(self, source: Path, setting: Setting) -> None:
+        """Raise ConfigError when it cannot start like this; `source` is the policy's folder."""
+        for name in self.names:
+            same_tokenizer("critic", reward_folders(name, setting)[0], source)
+
+    def make(self, model: Any, source: Path, setting: Setting) -> Critic:
+        """The critic of the policy `model`, loaded from `source`."""
+        policies = {"head": lambda: model, "copy": lambda: load_model(source, setting.device)}
+        if self.start in policies:
+            own = policies[self.start]()
+            module = ValueHead(own.base_model, model.config.hidden_size, shared=own is model)
+        else:
+            other = load_reward_model(reward_folders(self.start, setting)[0], setting.device)
+            module = ValueHead(other.base_model, other.config.hidden_size, shared=False)
+            with torch.no_grad():  # the reward at the last token is the initial value
+                module.head.weight.copy_(other.score.weight)
+        optimiser = Optimiser(module.to(setting.device), self.schedule, world=setting.world)
+        return Critic(module, optimiser, self.fit, setting.world)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +126,8 @@ def ppo(
     at_least("ppo", 0, entropy_weight=entropy_weight)
     finite("ppo", entropy_weight=entropy_weight)
     above("ppo", 0, value_lr=value_lr)
+    if build.shard and critic == "head":
+        raise ConfigError("ppo: critic head reads hidden states that shard splits; take copy")
     problems = make_task(task)
     passes = epochs, minibatches
     value_rate = 10 * rollouts.lr if value_lr is None else value_lr

@@ -32,9 +32,10 @@ from typing import Any
 import torch
 
 from evals.task import Task
-from train.base.models import load_model, save_adapter, save_model, turn_tokenizer
+from train.base.models import load_model, save_model, turn_tokenizer
 from train.base.optimiser import Optimiser
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of
+from train.base.weights import save_adapter
 from train.examples.examples import FIELDS, Example, check_prompts, check_rows, mismatched, parted, within_context
 from train.examples.imitation import completion_sums, imitation_batch, ranked_right
 from train.examples.pairs import (

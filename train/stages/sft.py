@@ -1,6 +1,6 @@
 """Supervised fine-tuning: cross-entropy on the completion's tokens, the prompt's masked out by length.
 
-Rows come from a JSON-lines file (see `train.examples.examples`: thinking on, off or left open per row), from a corpus
+Rows come from a JSON-lines file (see `train.examples.rows`: thinking on, off or left open per row), from a corpus
 of `train/corpora`, or from a run's rollouts that were judged right: rejection sampling (Yuan et al. 2023,
 arXiv:2308.01825; STaR, Zelikman et al. 2022), with thinking as it was sampled. It is the common update rule with only
 cross-entropy weights. Whole prompts are held out; it measures the probability per token of their completions and, with
@@ -17,8 +17,9 @@ from typing import ClassVar
 
 from evals.task import Task
 from train.advantages.batch import batch as batch_advantage
-from train.base.models import save_adapter, save_model, turn_tokenizer
+from train.base.models import save_model, turn_tokenizer
 from train.base.stage import Setting, Stage, StageResult, check_file, check_model, model_of, read_with, rollouts_path
+from train.base.weights import save_adapter
 from train.examples.examples import (
     CORPORA,
     FIELDS,

@@ -33,7 +33,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from train.base.models import MASKED, Sharded, logits_of
+from train.base.models import MASKED, logits_of
+from train.base.weights import Sharded
 from ttc.errors import ConfigError
 
 _CHUNK = 8192

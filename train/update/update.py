@@ -10,7 +10,7 @@ Weights and optimiser moments are fp32 in every case; `autocast` computes in bf1
 arXiv:1710.03740, without loss scaling, which bf16 does not need), and in fp32 on a device that does not multiply bf16:
 a CPU without AVX-512 BF16 or AMX emulates it at a fiftieth of the speed. Gradient checkpointing (Chen et al. 2016,
 arXiv:1604.06174) costs one more forward pass and keeps one activation per layer. Adapters, and weights that are split
-over the processes of a run: `train.base.models`.
+over the processes of a run: `train.base.weights`.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 import torch
 
-from train.base.models import Sharded, add_lora, load_model, load_whole, merged_state, shard, stored_type
+from train.base.models import load_model, stored_type
 from train.base.optimiser import Optimiser, Schedule
+from train.base.weights import Sharded, add_lora, load_whole, merged_state, shard
 from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, pass_tokens, shared, shuffled, token_weights
-from train.update.critic import Critic
 from train.update.logprobs import Compare, check_packing, kindred, token_logprobs
 from train.update.terms import Advantage, Correction, Loss, PerToken, RewardBatch, fair_kl, pulls
 from ttc.config.plugins import checked_return, checked_shape
@@ -92,6 +92,26 @@ def whitened(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (values - inside.mean()) / (inside.std(correction=0) + 1e-8) * mask
 
 
+class Valuing(Protocol):
+    """A critic, as `train.update.critic.Critic` is."""
+
+    def values(self, batch: TokenBatch) -> torch.Tensor:
+        """What reward is still to come before every token (R, T)."""
+        ...
+
+    def fit(self, batch: TokenBatch, old: torch.Tensor, returns: torch.Tensor) -> dict[str, float]:
+        """Learn the `returns` of a batch whose values were `old`; returns metrics."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        ...
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        ...
+
+
 class Updater:
     """Holds the model and its optimiser."""
 
@@ -107,7 +127,7 @@ class Updater:
         autocast: bool = False,
         reference: Any = None,
         reference_every: int | None = None,
-        critic: Critic | None = None,
+        critic: Valuing | None = None,
         replayed: Callable[[int], TokenBatch] | None = None,
         packed: int = 0,
         world: World = ALONE,
