@@ -14,12 +14,13 @@ import errno
 import importlib.resources
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,9 @@ from serve.operator.keys import Key
 from serve.operator.metrics import configure_tracing, end_tracing
 from serve.requests.errors import ApiError, from_error, json_bytes
 from serve.running.catalogue import Catalogue
+from serve.running.quotas import STANDING_HEADERS, LocalQuotas, Quotas
 from serve.running.service import NOTICE_S, InferenceService
-from serve.running.shared_quotas import find_quotas
+from serve.running.shared_quotas import ENV
 from ttc import __version__
 from ttc.errors import ConfigError, MissingExtra
 
@@ -130,7 +132,7 @@ def _shared_with(app: ASGIApp, origins: Sequence[str], others: str | None) -> AS
         allow_private_network=True,  # who is named here may ask, wherever this server stands
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["x-request-id", "retry-after", "x-ttc-ignored"],
+        expose_headers=["x-request-id", "retry-after", "x-ttc-ignored", *STANDING_HEADERS],
         max_age=600,
     )
 
@@ -316,10 +318,11 @@ async def serve(
     catalogue: Catalogue,
     sock: socket.socket,
     read_again: Callable[[], Sequence[Key]] | None = None,
+    quotas: Quotas | None = None,
 ) -> None:
     """Serve on `sock` (see `bind`) until a signal, then drain; a second signal ends the draining.
 
-    SIGHUP takes new keys over from `read_again`.
+    SIGHUP takes new keys over from `read_again`. `quotas` are those of this process where none are given.
     Raises ConfigError for an address that another server took meanwhile, MissingExtra without uvicorn.
     """
     try:
@@ -330,7 +333,7 @@ async def serve(
 
     allow_files(config.http.max_connections + config.limits.max_sequences + SPARE_FILES)
     last_spans = configure_tracing()
-    quotas = await find_quotas(config.limits.request_timeout_s)
+    quotas = quotas or LocalQuotas()
     service = InferenceService(config, catalogue, quotas)
     app = create_app(config, catalogue, service)
     server = uvicorn.Server(
@@ -403,11 +406,17 @@ def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[
     """Check keys against a file that was read again; one that cannot be used changes nothing, and the log says so."""
     try:
         keys = read_again()
+        config = replace(service.config, keys=tuple(keys))  # its models stay, and so do their prices
     except ConfigError as exc:
         _log.error("the keys stay as they are", extra={"error": str(exc)})
         return
     if bool(keys) != bool(service.keys):
         _log.error("the keys stay as they are: a server with keys keeps some, one without stays without")
+        return
+    if config.has_budgets and not service.config.has_budgets and not os.environ.get(ENV):
+        _log.error(
+            "the keys stay as they are: the first budget needs a new start, which opens the file of what is spent"
+        )
         return
     service.keys.replace(keys)
     _log.info("keys were read again", extra={"keys": [key.name for key in keys]})

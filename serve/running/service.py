@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
-from serve.operator.config import ServeConfig
+from serve.operator.config import ModelSpec, ServeConfig
 from serve.operator.keys import Key, KeyRing
 from serve.operator.metrics import Labels, RequestRecord, RequestSpan, ServerMetrics, SpentRecord
 from serve.requests.errors import ApiError, from_error, unavailable
@@ -45,7 +45,7 @@ from serve.running.events import (
     ledger,
 )
 from serve.running.plan import RequestPlan, count_prompt, make_plan
-from serve.running.quotas import Quotas
+from serve.running.quotas import FREE, Expense, Quotas
 from serve.running.run import execute
 from serve.running.support import DIRECT, passes_effort
 from ttc.concurrent import settle
@@ -93,21 +93,39 @@ class InferenceService:
             left_s = max(self._until - time.monotonic(), 1.0)
             raise unavailable("draining", "the server is shutting down", retry_after_s=left_s)
         most, least = (0, 1) if key.limits.tokens_per_minute is None else (self._most_tokens(plan), plan.num_prompt + 1)
+        cost = FREE if key.limits.budget is None else self._cost(plan)
         is_wide = plan.sequences > 1
-        ticket = await self.admission.admit(key, plan.at_once, search=is_wide, most=most, least=least)
-        plan = plan.within(ticket.tokens)
+        ticket = await self.admission.admit(key, plan.at_once, search=is_wide, most=most, least=least, cost=cost)
+        plan = plan.within(_tokens_left(ticket, plan))
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)
         return job
 
     def _most_tokens(self, plan: RequestPlan) -> int:
         """What a request may spend at most, with every fallback that may answer for it."""
-        limits, tried, model = self.config.limits, {plan.model.name}, plan.model
-        each = plan.request.sampling.max_tokens or min(limits.default_max_tokens, limits.max_tokens)
-        while (name := model.spec.fallback) is not None and name not in tried and plan.request.num_replies == 1:
-            tried.add(name)
-            model, _ = self.catalogue.find(name)
-        return plan.most_tokens + (plan.num_prompt + each) * (len(tried) - 1)
+        return plan.most_tokens + len(self._fallbacks(plan)) * (plan.num_prompt + self._each(plan))
+
+    def _cost(self, plan: RequestPlan) -> Expense:
+        """The money for that, and for its prompt and one token."""
+        read, own = plan.num_prompt, plan.model.spec
+        most = own.most_price(read, plan.most_tokens - read)
+        most += sum(spec.most_price(read, self._each(plan)) for spec in self._fallbacks(plan))
+        return Expense(most, own.price(read, 1))
+
+    def _each(self, plan: RequestPlan) -> int:
+        """Most tokens that a fallback may draw."""
+        limits = self.config.limits
+        return plan.request.sampling.max_tokens or min(limits.default_max_tokens, limits.max_tokens)
+
+    def _fallbacks(self, plan: RequestPlan) -> list[ModelSpec]:
+        """The models that may answer in place of the plan's, one after another."""
+        chain = [plan.model.spec]
+        while (name := chain[-1].fallback) is not None and plan.request.num_replies == 1:
+            spec = self.catalogue.find(name)[0].spec
+            if spec in chain:
+                break
+            chain.append(spec)
+        return chain[1:]
 
     async def plan(self, request: ServeRequest, key: Key) -> RequestPlan:
         """Check a request for a model that is named; raises ApiError."""
@@ -173,6 +191,8 @@ class _Attempt:
     usage: Usage = field(default_factory=Usage)
     charged: int = 0
     """Tokens that its key was charged."""
+    price: int = 0
+    """What they cost, in billionths of a dollar."""
 
     @property
     def counts(self) -> TokenCounts:
@@ -201,6 +221,13 @@ class _Attempt:
             return tokens + min(usage.prompt, plan.num_prompt)
         requests = min(usage.attempts, plan.sequences)
         return tokens + (usage.prompt or plan.num_prompt * requests // plan.sequences)
+
+
+def _tokens_left(ticket: Ticket, plan: RequestPlan) -> int | None:
+    """What `plan` may spend of a ticket, its prompt included; None where nothing limits it."""
+    money = ticket.money_left
+    paid = None if money is None else plan.model.spec.tokens_for(money, plan.num_prompt)
+    return min((tokens for tokens in (ticket.left, paid) if tokens is not None), default=None)
 
 
 class ActiveRequest:
@@ -308,7 +335,7 @@ class ActiveRequest:
 
         It gets what is left of the reserved tokens; if nothing is left, there is no fallback.
         """
-        reason, request, left = reason_of(error), fallback_request(self.plan), self._ticket.left
+        reason, request = reason_of(error), fallback_request(self.plan)
         if reason is None or request is None or self._answering or request.model in self._tried:
             return False
         try:
@@ -316,6 +343,7 @@ class ActiveRequest:
         except ApiError as refusal:
             _log.warning("no fallback", extra={"reply_id": self._name, "error": refusal.code})
             return False
+        left = _tokens_left(self._ticket, plan)
         if left is not None and left <= plan.num_prompt:
             return False
         self._told["fallback"] = {"from": self.plan.model.name, "reason": reason}
@@ -361,15 +389,20 @@ class ActiveRequest:
 
     def _can_fall_back(self) -> bool:
         request = fallback_request(self.plan)
-        left = self._ticket.left
+        left = _tokens_left(self._ticket, self.plan)
         has_room = left is None or left > self.plan.num_prompt
         return request is not None and request.model not in self._tried and has_room
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the key of this request had left when it was admitted."""
+        return self._ticket.headers
 
     @property
     def spent(self) -> tuple[SpentRecord, ...]:
         """What each model was charged."""
         return tuple(
-            SpentRecord(attempt.plan.model.name, attempt.plan.strategy, attempt.usage, attempt.charged)
+            SpentRecord(attempt.plan.model.name, attempt.plan.strategy, attempt.usage, attempt.charged, attempt.price)
             for attempt in self._attempts
         )
 
@@ -407,16 +440,21 @@ class ActiveRequest:
         before = attempt.num_tokens
         attempt.usage += usage
         self.usage += usage
-        self._book(attempt.num_tokens - before, usage.overrun)
+        self._book(attempt.num_tokens - before, usage.overrun, attempt.counts)
 
     def _charge_rest(self, counts: TokenCounts) -> None:
         """Charge what the usage of the reply has beyond that: hand-overs, and prompts of the strategy's own."""
         whole = counts.prompt + counts.completion
-        self._book(max(whole - self._attempts[-1].num_tokens, 0))
+        self._book(max(whole - self._attempts[-1].num_tokens, 0), 0, counts)
 
-    def _book(self, tokens: int, overrun: int = 0) -> None:
-        self._attempts[-1].charged += tokens + overrun
-        self._ticket.charge(tokens, overrun)
+    def _book(self, tokens: int, overrun: int, counts: TokenCounts) -> None:
+        """Charge more tokens; `counts` are all that the attempt has read and written by now."""
+        attempt = self._attempts[-1]
+        price = attempt.plan.model.spec.price(counts.prompt, counts.completion + attempt.usage.overrun)
+        more = max(price - attempt.price, 0)
+        attempt.charged += tokens + overrun
+        attempt.price += more
+        self._ticket.charge(tokens, overrun, more)
 
 
 def check_presets(config: ServeConfig, scorers: Mapping[str, Sequence[str]]) -> ServedStrategies:

@@ -497,8 +497,8 @@ class NotedQuotas(LocalQuotas):
         super().__init__()
         self.booked: list[int] = []
 
-    def settle(self, reservation: Reservation, spent: int) -> None:
-        super().settle(reservation, spent)
+    def settle(self, reservation: Reservation, spent: int, price: int = 0) -> None:
+        super().settle(reservation, spent, price)
         self.booked.append(spent)
 
 
