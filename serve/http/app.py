@@ -14,7 +14,6 @@ import errno
 import importlib.resources
 import ipaddress
 import logging
-import os
 import signal
 import socket
 import time
@@ -34,7 +33,6 @@ from serve.requests.errors import ApiError, from_error, json_bytes
 from serve.running.catalogue import Catalogue
 from serve.running.quotas import STANDING_HEADERS, LocalQuotas, Quotas
 from serve.running.service import NOTICE_S, InferenceService
-from serve.running.shared_quotas import ENV
 from ttc import __version__
 from ttc.errors import ConfigError, MissingExtra
 
@@ -413,7 +411,7 @@ def take_over_keys(service: InferenceService, read_again: Callable[[], Sequence[
     if bool(keys) != bool(service.keys):
         _log.error("the keys stay as they are: a server with keys keeps some, one without stays without")
         return
-    if config.has_budgets and not service.config.has_budgets and not os.environ.get(ENV):
+    if config.has_budgets and not service.admission.keeps_money:
         _log.error(
             "the keys stay as they are: the first budget needs a new start, which opens the file of what is spent"
         )

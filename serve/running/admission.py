@@ -84,6 +84,11 @@ class Admission:
         self._ended: deque[tuple[float, int]] = deque(maxlen=512)
         self.sequences = self.requests = 0
 
+    @property
+    def keeps_money(self) -> bool:
+        """Whether what is spent of budgets outlives this process."""
+        return self._quotas.keeps_money
+
     async def admit(
         self, key: Key, sequences: int, *, search: bool, most: int, least: int = 1, cost: Expense = FREE
     ) -> Ticket:

@@ -98,6 +98,11 @@ class Reservation:
 class Quotas(Protocol):
     """Keeps the use of each key."""
 
+    @property
+    def keeps_money(self) -> bool:
+        """Whether what is spent of budgets outlives this process."""
+        ...
+
     async def take(self, key: Key, most: int, *, search: bool, least: int = 1, cost: Expense = FREE) -> Reservation:
         """Count a request of `key` that may spend `most` tokens, and needs `least` of them.
 
@@ -173,6 +178,7 @@ class LocalQuotas:
         rows = {} if spending is None else spending.read()
         self._accounts = {name: _Account(money=money, since=since) for name, (money, since) in rows.items()}
         self._names = itertools.count()
+        self.keeps_money = spending is not None
 
     async def take(self, key: Key, most: int, *, search: bool, least: int = 1, cost: Expense = FREE) -> Reservation:
         """See `Quotas`."""

@@ -198,6 +198,7 @@ class RedisQuotas:
         scripts = map(client.register_script, (_TAKE, _SETTLE, _FORGET, _COUNT))
         self._take, self._settle, self._forget, self._count = scripts
         self._under_way: set[asyncio.Task[None]] = set()
+        self.keeps_money = True
 
     async def check(self) -> None:
         """Let Redis run a script that changes nothing; raises what it says where it takes none."""

@@ -284,7 +284,9 @@ def test_a_fallback_costs_its_own_price() -> None:
     assert float(left) * NANO == pytest.approx(0.01 * NANO - 1000 * usage["completion_tokens"])
 
 
-def test_keys_that_are_read_again_need_prices_of_the_models_that_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_keys_that_are_read_again_need_prices_and_a_place_where_their_spending_is_kept(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with running(served(scripted()), keys=[poor()]) as server:
         take_over_keys(server.service, lambda: (poor(max_budget=1.0),))
         assert "has no prices" in caplog.records[-1].error
@@ -292,7 +294,8 @@ def test_keys_that_are_read_again_need_prices_of_the_models_that_run(caplog: pyt
     with running(served(scripted(), **PRICES), keys=[poor()]) as server:
         take_over_keys(server.service, lambda: (poor(max_budget=1.0),))
         assert "the first budget needs a new start" in caplog.text
-    with running(served(scripted(), **PRICES), keys=[poor(max_budget=1.0)]) as server:
+    quotas = LocalQuotas(spending=Spending(tmp_path / "spend"))
+    with running(served(scripted(), **PRICES), keys=[poor(max_budget=1.0)], quotas=quotas) as server:
         take_over_keys(server.service, lambda: (poor(max_budget=2.0),))
         assert server.service.keys.keys[0].limits.max_budget == 2.0
 
