@@ -59,8 +59,8 @@ def run(args: argparse.Namespace) -> int:
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "serve")
-    from serve.http.app import bind, serve
     from serve.http.log import configure_logs
+    from serve.http.process import bind, serve
     from serve.operator.config import from_options, load_config
     from serve.running.catalogue import Catalogue
     from serve.running.service import check_presets

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from serve.http.app import take_over_keys
+from serve.http.process import take_over_keys
 from serve.operator.config import HttpSettings, PresetSpec
 from serve.operator.keys import KeyLimits, key_from_secret
 from serve.running.upstreams import Patience, Upstreams

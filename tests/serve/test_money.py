@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from serve.commands.serve import register, run
-from serve.http.app import take_over_keys
+from serve.http.process import take_over_keys
 from serve.operator.config import load_config
 from serve.operator.keys import NANO, Key, KeyLimits, key_from_secret
 from serve.requests.errors import ApiError
