@@ -21,8 +21,9 @@ from serve.operator.config import ServeLimits
 from serve.requests.body import parse_json, read
 from serve.requests.errors import ApiError, json_bytes
 from serve.requests.fields import ServeRequest
+from serve.running.active import ActiveRequest
 from serve.running.events import Done, Finish, RequestFailed, ServeEvent, Started, WholeReply
-from serve.running.service import ActiveRequest, InferenceService
+from serve.running.service import InferenceService
 from ttc.config.recipes import dump
 
 if TYPE_CHECKING:
