@@ -126,6 +126,8 @@ class _Account:
 
     requests: deque[float] = field(default_factory=deque)
     tokens: deque[tuple[float, int]] = field(default_factory=deque)
+    num_tokens: int = 0
+    """Their sum, which is not added up for every request."""
     reserved: int = 0
     searches: int = 0
     owed: int = 0
@@ -139,7 +141,7 @@ class _Account:
         while self.requests and self.requests[0] <= horizon:
             self.requests.popleft()
         while self.tokens and self.tokens[0][0] <= horizon:
-            self.tokens.popleft()
+            self.num_tokens -= self.tokens.popleft()[1]
 
     def renew(self, now: float, budget_s: float) -> None:
         """Begin a new time of the budget, if there was none or it has ended."""
@@ -152,7 +154,7 @@ class _Account:
             key,
             len(self.requests),
             self.requests[-1] + MINUTE_S - now if self.requests else 0.0,
-            sum(count for _, count in self.tokens) + self.reserved,
+            self.num_tokens + self.reserved,
             MINUTE_S if self.reserved else self.tokens[-1][0] + MINUTE_S - now if self.tokens else 0.0,
             self.money,
             wait_for_budget(key, self.since, wall),
@@ -205,6 +207,7 @@ class LocalQuotas:
         account.reserved -= reservation.tokens or 0
         account.owed -= reservation.money or 0
         if spent:
+            account.num_tokens += spent
             account.tokens.append((self._clock(), spent))  # also where no limit stands yet: SIGHUP may bring one
         if price:
             account.renew(self._wall(), key.limits.budget_s)
@@ -235,7 +238,7 @@ def _reservation(key: Key, account: _Account, most: int, least: int, horizon: fl
     limit = key.limits.tokens_per_minute
     if limit is None:
         return None
-    left = limit - sum(count for _, count in account.tokens) - account.reserved
+    left = limit - account.num_tokens - account.reserved
     if most <= left:
         return most
     if most > limit and left >= least and not account.reserved:
