@@ -59,11 +59,12 @@ def run(args: argparse.Namespace) -> int:
     for package in ("fastapi", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "serve")
-    from serve.http.app import bind, serve
     from serve.http.log import configure_logs
+    from serve.http.process import bind, serve
     from serve.operator.config import from_options, load_config
     from serve.running.catalogue import Catalogue
     from serve.running.service import check_presets
+    from serve.running.shared_quotas import find_quotas
 
     if not 0 <= args.port <= 65535:
         raise ConfigError(f"--port must lie in 0..65535, got {args.port}")
@@ -87,5 +88,7 @@ def run(args: argparse.Namespace) -> int:
     logging.getLogger("serve").info("loading %s", ", ".join(spec.name for spec in config.models))
     with sock, asyncio.Runner(loop_factory=new_event_loop) as runner:
         again = None if args.config is None else lambda: load_config(pathlib.Path(args.config)).keys
-        runner.run(serve(config, Catalogue.load(config), sock, again))
+        spend_file = config.spend_file if config.has_budgets else None
+        quotas = runner.run(find_quotas(config.limits.request_timeout_s, spend_file))  # before models are loaded
+        runner.run(serve(config, Catalogue.load(config), sock, again, quotas))
     return 0

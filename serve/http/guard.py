@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
-from serve.http.posts import KEY, NOTES, REQUEST_ID, ASGIApp, Receive, Scope, Send, send_json
+from serve.http.posts import KEY, NOTES, REQUEST_ID, STANDING, ASGIApp, Receive, Scope, Send, send_json
 from serve.operator.config import HttpSettings
 from serve.operator.keys import ANYONE, Key, KeyRing, find_key
 from serve.requests.errors import ApiError
@@ -59,7 +59,7 @@ class AccessGuard:
         started = time.monotonic()
         raw_path = scope.get("raw_path", scope["path"].encode())
         scope["path"] = _SLASHES.sub("/", scope["path"]).rstrip("/") or "/"
-        scope[REQUEST_ID], scope[NOTES] = _request_id(scope), {}
+        scope[REQUEST_ID], scope[NOTES], scope[STANDING] = _request_id(scope), {}, {}
         body_of: Callable[[ApiError], Any] = self._refusals.get(scope["path"], ApiError.to_json)
         reply = _Reply(scope, send, self._leaving)
         try:
@@ -110,6 +110,7 @@ class _Reply:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             headers = [*message.get("headers", ()), (b"x-request-id", self._scope[REQUEST_ID].encode())]
+            headers += [(name.encode(), value.encode()) for name, value in self._scope[STANDING].items()]
             if ignored := self._scope[NOTES].get("ignored"):
                 headers.append((b"x-ttc-ignored", ", ".join(ignored).encode()))
             if self._leaving():

@@ -21,8 +21,9 @@ from serve.operator.config import ServeLimits
 from serve.requests.body import parse_json, read
 from serve.requests.errors import ApiError, json_bytes
 from serve.requests.fields import ServeRequest
+from serve.running.active import ActiveRequest
 from serve.running.events import Done, Finish, RequestFailed, ServeEvent, Started, WholeReply
-from serve.running.service import ActiveRequest, InferenceService
+from serve.running.service import InferenceService
 from ttc.config.recipes import dump
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApp: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-KEY, REQUEST_ID, NOTES = "ttc.key", "ttc.request_id", "ttc.notes"
-"""Where the key, the id and notes for the log stand in the ASGI scope."""
+KEY, REQUEST_ID, NOTES, STANDING = "ttc.key", "ttc.request_id", "ttc.notes", "ttc.standing"
+"""Where the key, the id, notes for the log and headers with what the key has left stand in the ASGI scope."""
 BATCH_BYTES = 1 << 16
 """Most that is sent at once, so that a slow client holds the stream back and not the server's memory."""
 LONG_BODY = 1 << 16
@@ -360,6 +361,7 @@ class _JobReply:
         name = secrets.token_hex(12)
         job = await self._service.open(self._request, scope[KEY], name, trace)
         scope[NOTES]["reply_id"] = name
+        scope[STANDING].update(job.headers)
         try:
             async with job:
                 await self._send(job, send)

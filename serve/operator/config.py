@@ -13,13 +13,14 @@ An unknown key is refused with the nearest. Reading loads no model.
 
 from __future__ import annotations
 
+import math
 import pathlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from serve.operator.keys import Key, read_keys
+from serve.operator.keys import NANO, Key, read_keys
 from serve.requests.fields import MAX_TEMPERATURE
 from serve.requests.thinking import EFFORTS, UNLIMITED, Effort, ThinkingPolicy, laid_over
 from ttc.answers import KINDS
@@ -124,7 +125,8 @@ class HttpSettings:
 class ModelSpec:
     """A model to serve: its engine and scorers, not loaded yet.
 
-    `cost` ranks models for `auto` (lower is cheaper); `fallback` answers when this one cannot.
+    `cost` ranks models for `auto` (lower is cheaper); `fallback` answers when this one cannot. `price_in` and
+    `price_out` are dollars per million tokens, of those it reads (scorers included) and of those it writes.
     """
 
     name: str
@@ -133,6 +135,34 @@ class ModelSpec:
     cost: float = 1.0
     fallback: str | None = None
     fallback_after_s: float | None = None
+    price_in: float | None = None
+    price_out: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse prices below 0, and one without the other."""
+        prices = (self.price_in, self.price_out)
+        if any(price is not None and not 0 <= price < math.inf for price in prices):
+            raise ConfigError(f"models.{self.name}: price_in and price_out must be dollars >= 0, got {prices}")
+        if (self.price_in is None) != (self.price_out is None):
+            raise ConfigError(f"models.{self.name} has one of price_in and price_out: write both, 0 for what is free")
+
+    @property
+    def has_prices(self) -> bool:
+        """Whether it is known what its tokens cost."""
+        return self.price_in is not None
+
+    def price(self, read: int, written: int) -> int:
+        """What so many tokens cost, in billionths of a dollar; 0 without prices."""
+        return round(((self.price_in or 0) * read + (self.price_out or 0) * written) * NANO / 1_000_000)
+
+    def most_price(self, read: int, rest: int) -> int:
+        """What `read` tokens of a prompt cost, and `rest` more that are read or written."""
+        return self.price(read, 0) + max(self.price(rest, 0), self.price(0, rest))
+
+    def tokens_for(self, money: int, read: int) -> int | None:
+        """How many tokens `money` pays for, of which `read` are those of a prompt; None if all others are free."""
+        dearest = max(self.price_in or 0, self.price_out or 0) * NANO / 1_000_000
+        return None if not dearest else read + int(max(money - self.price(read, 0), 0) / dearest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +204,8 @@ class PresetSpec:
 class ServeConfig:
     """Everything about a server but the address it listens on.
 
-    With `fills_model` a request that names no model is one to `default`; else it is refused.
+    With `fills_model` a request that names no model is one to `default`; else it is refused. What keys with a budget
+    have spent is kept in `spend_file`.
     """
 
     models: tuple[ModelSpec, ...]
@@ -189,6 +220,12 @@ class ServeConfig:
     auto: Mapping[str, str] = field(default_factory=dict)
     log_prompts: bool = False
     fills_model: bool = False
+    spend_file: pathlib.Path | None = None
+
+    @property
+    def has_budgets(self) -> bool:
+        """Whether any key has a budget."""
+        return any(key.limits.max_budget is not None for key in self.keys)
 
     def __post_init__(self) -> None:
         """Refuse unknown names, and presets that this server's own limits would always refuse."""
@@ -210,6 +247,11 @@ class ServeConfig:
                 raise ConfigError(f"models.{spec.name}.fallback must be another model than itself")
             if spec.fallback_after_s is not None and (spec.fallback is None or not spec.fallback_after_s > 0):
                 raise ConfigError(f"models.{spec.name}.fallback_after_s must be > 0 and beside a fallback")
+        for key in self.keys:
+            for spec in self.models:
+                if key.limits.max_budget is not None and not spec.has_prices:
+                    fix = "write price_in and price_out there, in dollars per million tokens, 0 for what is free"
+                    raise ConfigError(f"keys.{key.name}.max_budget: [models.{spec.name}] has no prices: {fix}")
         for preset in self.presets:
             for name, value, (place, most) in (
                 (
@@ -254,6 +296,8 @@ class _Model:
     cost: float = 1.0
     fallback: str | None = None
     fallback_after_s: float | None = None
+    price_in: float | None = None
+    price_out: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +316,7 @@ class _File:
     strategies: tuple[str, ...] | None = None
     answer_kind: str = "math"
     log_prompts: bool = False
+    spend_file: str | None = None
 
 
 def load_config(path: pathlib.Path) -> ServeConfig:
@@ -293,6 +338,9 @@ def load_config(path: pathlib.Path) -> ServeConfig:
         auto=file.auto,
         log_prompts=file.log_prompts,
         fills_model=file.default is not None,
+        spend_file=path.with_suffix(".spend")
+        if file.spend_file is None
+        else pathlib.Path(file.spend_file).expanduser(),
     )
 
 
@@ -318,7 +366,8 @@ def _model(name: str, values: Mapping[str, Any], limits: ServeLimits) -> ModelSp
         for label, scorer in table.scorers.items()
     }
     engine = _engine(table.engine, table.params, table.model, limits)
-    return ModelSpec(name, engine, scorers, table.cost, table.fallback, table.fallback_after_s)
+    own = {place: getattr(table, place) for place in ("cost", "fallback", "fallback_after_s", "price_in", "price_out")}
+    return ModelSpec(name, engine, scorers, **own)
 
 
 def _engine(name: str, params: Mapping[str, Any], model: str | None, limits: ServeLimits) -> PartChoice:

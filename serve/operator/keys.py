@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import os
 import pathlib
 import re
@@ -21,23 +22,53 @@ from ttc.errors import ConfigError
 ENV = "TTC_SERVE_KEY"
 MIN_LENGTH = 8
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DURATION = re.compile(r"([1-9][0-9]{0,5})([smhd])")
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+NANO = 10**9
+"""Money is counted in whole billionths of a dollar: sums of them are exact."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What one key may use; None is only bounded by the server's own limits."""
+    """What one key may use; None is only bounded by the server's own limits.
+
+    `max_budget` is in dollars, for each `budget_duration` ("1h", "30d"), or for ever. A period begins with the first
+    request after the one before.
+    """
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_searches: int | None = None
     max_total_tokens: int | None = None
+    max_budget: float | None = None
+    budget_duration: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is not positive."""
-        for name in self.__dataclass_fields__:
+        """Refuse what is not positive, and durations of another form."""
+        for name in ("requests_per_minute", "tokens_per_minute", "max_searches", "max_total_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be >= 1 or absent, got {value}")
+        if self.max_budget is not None and not (1 / NANO <= self.max_budget < math.inf):
+            raise ConfigError(f"max_budget must be dollars > 0 or absent, got {self.max_budget}")
+        if self.budget_duration is None:
+            return
+        if self.max_budget is None:
+            raise ConfigError("budget_duration needs max_budget beside it: the dollars for each such time")
+        if not _DURATION.fullmatch(self.budget_duration):
+            form = 'a number with s, m, h or d behind it ("1h", "30d"), or absent for a budget that is never renewed'
+            raise ConfigError(f"budget_duration must be {form}, got {self.budget_duration!r}")
+
+    @property
+    def budget(self) -> int | None:
+        """The budget in billionths of a dollar."""
+        return None if self.max_budget is None else round(self.max_budget * NANO)
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds after which the budget is there anew."""
+        match = None if self.budget_duration is None else _DURATION.fullmatch(self.budget_duration)
+        return math.inf if match is None else int(match[1]) * _SECONDS[match[2]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from serve.operator.keys import NANO
 from ttc.core import Usage
 from ttc.errors import MissingExtra
 
@@ -80,13 +81,15 @@ class _Histogram:
 class SpentRecord:
     """What one model, the requested one or a fallback, spent on a request.
 
-    `charged` are the tokens that its key was charged: every prompt once, and all that was written.
+    `charged` are the tokens that its key was charged: every prompt once, and all that was written. `price` is theirs,
+    in billionths of a dollar.
     """
 
     model: str
     strategy: str
     usage: Usage
     charged: int = 0
+    price: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +163,7 @@ class ServerMetrics:
             "ttc_key_tokens_total",
             "Tokens that a key spent, as its tokens_per_minute counts them: prompts and all that was written.",
         )
+        self._price = self._counter("ttc_key_dollars_total", "What these tokens cost, by the prices of their models.")
 
     def _counter(self, name: str, text: str) -> _Counter:
         counter = self._series[name] = _Counter(text)
@@ -186,6 +190,7 @@ class ServerMetrics:
             for name, counter in self._tokens.items():
                 counter.add(getattr(one.usage, name), **own)
             self._of_key.add(one.charged, key=done.key, **own)
+            self._price.add(one.price / NANO, key=done.key, **own)
         self._between.add_all(done.gaps_s, **labels)
         self._whole.add(done.seconds, **labels)
         if done.first_token_s is not None:

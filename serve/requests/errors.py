@@ -29,6 +29,8 @@ from ttc.errors import (
 MAX_MESSAGE = 1000
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 """OpenAI's and Anthropic's word for a status; others are by its hundred."""
+INSUFFICIENT = "insufficient_quota"
+"""OpenAI's word, as code and as type, for a key whose money is spent."""
 _TRANSLATION: tuple[tuple[type | tuple[type, ...], int, str, str | None], ...] = (
     (PromptTooLong, 400, "context_length_exceeded", "messages"),
     (PromptRefused, 400, "content_filter", "messages"),
@@ -54,6 +56,8 @@ class ApiError(TTCError):
     ) -> None:
         super().__init__(message)
         self.status, self.code, self.param, self.retry_after_s = status, code, param, retry_after_s
+        self.more: Mapping[str, str] = {}
+        """Headers beside those that its status asks for."""
 
     @property
     def message(self) -> str:
@@ -64,6 +68,8 @@ class ApiError(TTCError):
     @property
     def type(self) -> str:
         """OpenAI's `type` for this status."""
+        if self.code == INSUFFICIENT:
+            return INSUFFICIENT
         return TYPES.get(self.status, "server_error" if self.status >= 500 else "invalid_request_error")
 
     def to_json(self) -> dict[str, Any]:
@@ -72,11 +78,11 @@ class ApiError(TTCError):
 
     def headers(self) -> Mapping[str, str]:
         """Headers of the reply."""
-        headers: dict[str, str] = {}
+        headers = dict(self.more)
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(round(self.retry_after_s), 1))
-        if self.status == 504:
-            headers["x-should-retry"] = "false"  # it would only take as long again
+        if self.status == 504 or self.code == INSUFFICIENT:  # it would only take as long again, or fail again
+            headers["x-should-retry"] = "false"
         if self.status == 401:
             headers["www-authenticate"] = "Bearer"
         return headers

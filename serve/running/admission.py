@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from serve.operator.keys import Key
 from serve.requests.errors import ApiError
-from serve.running.quotas import LocalQuotas, Quotas, too_many
+from serve.running.quotas import FREE, Expense, LocalQuotas, Quotas, Reservation, too_many
 from ttc.config.values import counted
 from ttc.errors import ConfigError
 
@@ -33,13 +33,14 @@ MAX_RETRY_S = 60.0
 class Ticket:
     """Permission to run; counts what the request spends.
 
-    `tokens` is the most that may be spent, where the key has a limit; it is reserved until `leave`.
+    `tokens` and `money` are the most that may be spent, where the key has limits; they are reserved until `leave`.
     """
 
-    def __init__(self, tokens: int | None, book: Callable[[int], None]) -> None:
-        """`book` is told what was spent, and gives back the place and the rest."""
-        self.tokens, self._book = tokens, book
-        self._used = self._overrun = 0
+    def __init__(self, reservation: Reservation, book: Callable[[int, int], None]) -> None:
+        """`book` is told what was spent and its price, and gives back the place and the rest."""
+        self.tokens, self.money, self._book = reservation.tokens, reservation.money, book
+        self.headers = {} if reservation.standing is None else reservation.standing.headers()
+        self._used = self._overrun = self._price = 0
 
     @property
     def left(self) -> int | None:
@@ -55,14 +56,20 @@ class Ticket:
         whole = self._used + self._overrun
         return max(self._used, whole if self.tokens is None else min(whole, self.tokens))
 
-    def charge(self, tokens: int, overrun: int = 0) -> None:
-        """Count what was spent; `overrun` are tokens that were drawn and not kept."""
+    @property
+    def money_left(self) -> int | None:
+        """What may still be spent of `money`."""
+        return None if self.money is None else max(self.money - self._price, 0)
+
+    def charge(self, tokens: int, overrun: int = 0, price: int = 0) -> None:
+        """Count what was spent and its price; `overrun` are tokens that were drawn and not kept."""
         self._used += tokens
         self._overrun += overrun
+        self._price += price
 
     def leave(self) -> None:
         """Book what was spent."""
-        self._book(self._spent)
+        self._book(self._spent, self._price)
 
 
 class Admission:
@@ -77,7 +84,14 @@ class Admission:
         self._ended: deque[tuple[float, int]] = deque(maxlen=512)
         self.sequences = self.requests = 0
 
-    async def admit(self, key: Key, sequences: int, *, search: bool, most: int, least: int = 1) -> Ticket:
+    @property
+    def keeps_money(self) -> bool:
+        """Whether what is spent of budgets outlives this process."""
+        return self._quotas.keeps_money
+
+    async def admit(
+        self, key: Key, sequences: int, *, search: bool, most: int, least: int = 1, cost: Expense = FREE
+    ) -> Ticket:
         """Admit a request of `sequences` draws that may spend `most` tokens; with fewer than `least` it has no answer.
 
         Raises:
@@ -94,17 +108,17 @@ class Admission:
             raise too_many("queue_full", text, self._drain_s(excess, self._clock()))
         self._enter(sequences)
         try:
-            reservation = await self._quotas.take(key, most, search=search, least=least)
+            reservation = await self._quotas.take(key, most, search=search, least=least, cost=cost)
         except BaseException:
             self._enter(-sequences)
             raise
 
-        def book(spent: int) -> None:
+        def book(spent: int, price: int) -> None:
             self._enter(-sequences)
             self._ended.append((self._clock(), sequences))
-            self._quotas.settle(reservation, spent)
+            self._quotas.settle(reservation, spent, price)
 
-        return Ticket(reservation.tokens, book)
+        return Ticket(reservation, book)
 
     def _enter(self, sequences: int) -> None:
         self.sequences += sequences

@@ -6,7 +6,9 @@ a request of a key with limits, and one in the background when it ends; a key wi
 Redis does not answer, requests of keys with limits are refused with 503, since nobody could count them. What such a
 request may have reserved all the same, and requests that ended meanwhile, are settled once Redis answers again: every
 script may run twice. Use counts against every process's limit on a key, also if this process has none: in the
-background, and lost if Redis does not answer then. Only a process with a limit on tokens reserves any.
+background, and lost if Redis does not answer then. Only a process with a limit on tokens reserves any, and only one
+with a budget reserves money. What a request cost is booked with its reservation, so that it is booked once; what was
+spent of a budget stays as long as Redis keeps its data.
 A server that became a replica is left at once, so that the address may lead to the new primary; a node of a cluster
 leads to the others. If Redis's clock went back, what it dated later counts from now.
 """
@@ -17,14 +19,28 @@ import asyncio
 import logging
 import math
 import os
+import pathlib
 import secrets
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from serve.operator.keys import ANYONE, Key
 from serve.requests.errors import ApiError, unavailable
-from serve.running.quotas import LocalQuotas, Quotas, Reservation, too_many_requests, too_many_searches, too_many_tokens
+from serve.running.quotas import (
+    FREE,
+    Expense,
+    LocalQuotas,
+    Quotas,
+    Reservation,
+    Spending,
+    Standing,
+    no_money,
+    reserved_money,
+    too_many_requests,
+    too_many_searches,
+    too_many_tokens,
+)
 from ttc.errors import ConfigError, MissingExtra
 
 ENV = "TTC_SERVE_REDIS"
@@ -33,6 +49,8 @@ WAIT_S = 2.0
 MARGIN_S = 60.0
 """Seconds after a request's time-out in which it has surely ended."""
 PLACES = ("requests", "spent", "held", "searches")
+MONEY = ("budget", "owed")
+"""Where a key's money stands: what it has spent since when, and what is reserved of it."""
 
 _HEAD = """
 local time = redis.call('TIME')
@@ -46,10 +64,23 @@ local function sum(place)
 end
 local function forget(place, name)
   for _, member in ipairs(redis.call('ZRANGE', place, 0, -1)) do
-    if string.sub(member, 1, #name + 1) == name .. ':' then redis.call('ZREM', place, member) end
+    if string.sub(member, 1, #name + 1) == name .. ':' then return redis.call('ZREM', place, member) end
+  end
+  return 0
+end
+local requests, spent, held, searches, budget, owed = unpack(KEYS)
+local function renew(seconds)
+  local since = redis.call('HGET', budget, 'since')
+  if not since or (seconds > 0 and now >= tonumber(since) + seconds) then
+    redis.call('HSET', budget, 'since', string.format('%.6f', now), 'money', 0)
   end
 end
-local requests, spent, held, searches = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local function book(price, seconds)
+  if tonumber(price) > 0 then
+    renew(tonumber(seconds))
+    redis.call('HINCRBY', budget, 'money', price)
+  end
+end
 local function let_go(place)
   redis.call('ZREMRANGEBYSCORE', place, '-inf', now - 60)
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', place, '(' .. time[1] + 1, '+inf')) do
@@ -64,6 +95,7 @@ local name = ARGV[1]
 redis.call('ZREM', requests, name)
 redis.call('ZREM', searches, name)
 forget(held, name)
+forget(owed, name)
 """
 )
 _TAKE = (
@@ -72,17 +104,43 @@ _TAKE = (
 local most, search = tonumber(ARGV[2]), tonumber(ARGV[3])
 local per_minute, limit = tonumber(ARGV[4]), tonumber(ARGV[5])
 local most_searches, held_s, least = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local most_money, budget_s = tonumber(ARGV[9]), tonumber(ARGV[10])
+local most_cost, least_cost = tonumber(ARGV[11]), tonumber(ARGV[12])
 let_go(requests)
 let_go(spent)
-redis.call('ZREMRANGEBYSCORE', held, '-inf', now)
-redis.call('ZREMRANGEBYSCORE', searches, '-inf', now)
+for _, place in ipairs({held, searches, owed}) do redis.call('ZREMRANGEBYSCORE', place, '-inf', now) end
+if most_money > 0 then renew(budget_s) end
+local function until_free(place)
+  local newest = redis.call('ZRANGE', place, -1, -1, 'WITHSCORES')
+  return newest[2] and tostring(tonumber(newest[2]) + 60 - now) or '0'
+end
+local function answer(outcome, value, number)
+  local money, since = 0, '-1'
+  if most_money > 0 then
+    money = tonumber(redis.call('HGET', budget, 'money'))
+    since = redis.call('HGET', budget, 'since')
+  end
+  local tokens, reserved = 0, 0
+  if limit > 0 then tokens, reserved = sum(spent), sum(held) end
+  return {
+    outcome, value, number, redis.call('ZCARD', requests), until_free(requests),
+    tokens + reserved, reserved > 0 and '60' or until_free(spent), money, sum(owed), since, tostring(now)
+  }
+end
 local function wait(place)
   local oldest = redis.call('ZRANGE', place, 0, 0, 'WITHSCORES')
   return oldest[2] and tostring(tonumber(oldest[2]) + 60 - now) or '1'
 end
-if per_minute > 0 and redis.call('ZCARD', requests) >= per_minute then return {'requests', wait(requests), 0} end
+if per_minute > 0 and redis.call('ZCARD', requests) >= per_minute then return answer('requests', wait(requests), 0) end
 if search > 0 and most_searches > 0 and redis.call('ZCARD', searches) >= most_searches then
-  return {'searches', '1', 0}
+  return answer('searches', '1', 0)
+end
+local money = 0
+if most_money > 0 then
+  local left, others = most_money - tonumber(redis.call('HGET', budget, 'money')), sum(owed)
+  if left <= 0 or least_cost > left then return answer('money', '0', 0) end
+  if most_cost > left - others and others > 0 then return answer('owed', '1', 0) end
+  money = math.min(most_cost, left)
 end
 local tokens = -1
 if limit > 0 then
@@ -90,25 +148,28 @@ if limit > 0 then
   local left = limit - sum(spent) - reserved
   if most <= left then tokens = most
   elseif most > limit and left >= least and reserved == 0 then tokens = left
-  else return {'tokens', reserved == 0 and wait(spent) or '1', reserved} end
+  else return answer('tokens', reserved == 0 and wait(spent) or '1', reserved) end
   redis.call('ZADD', held, now + held_s, name .. ':' .. string.format('%.0f', tokens))
   redis.call('EXPIRE', held, math.ceil(held_s) + 60)
 end
+redis.call('ZADD', owed, now + held_s, name .. ':' .. string.format('%.0f', money))
+redis.call('EXPIRE', owed, math.ceil(held_s) + 60)
 redis.call('ZADD', requests, now, name)
 redis.call('EXPIRE', requests, 120)
 if search > 0 then
   redis.call('ZADD', searches, now + held_s, name)
   redis.call('EXPIRE', searches, math.ceil(held_s) + 60)
 end
-return {'taken', tokens, 0}
+return answer('taken', tokens, money)
 """
 )
 _SETTLE = (
     _HEAD
     + """
-local name, used = ARGV[1], ARGV[2]
+local name, used, price, budget_s = unpack(ARGV)
 redis.call('ZREM', searches, name)
 forget(held, name)
+if forget(owed, name) > 0 then book(price, budget_s) end
 if tonumber(used) > 0 then
   redis.call('ZADD', spent, now, name .. ':' .. used)
   redis.call('EXPIRE', spent, 120)
@@ -118,6 +179,7 @@ end
 _COUNT = (
     _SETTLE
     + """
+book(price, budget_s)
 redis.call('ZADD', requests, now, name)
 redis.call('EXPIRE', requests, 120)
 let_go(requests)
@@ -136,14 +198,15 @@ class RedisQuotas:
         scripts = map(client.register_script, (_TAKE, _SETTLE, _FORGET, _COUNT))
         self._take, self._settle, self._forget, self._count = scripts
         self._under_way: set[asyncio.Task[None]] = set()
+        self.keeps_money = True
 
     async def check(self) -> None:
         """Let Redis run a script that changes nothing; raises what it says where it takes none."""
         await asyncio.wait_for(self._forget(keys=_places("check"), args=["none"]), WAIT_S)
 
-    async def take(self, key: Key, most: int, *, search: bool, least: int = 1) -> Reservation:
+    async def take(self, key: Key, most: int, *, search: bool, least: int = 1, cost: Expense = FREE) -> Reservation:
         """See `Quotas`; raises ApiError, 503, where Redis does not answer."""
-        task = asyncio.ensure_future(self._taken(key, most, least, search))
+        task = asyncio.ensure_future(self._taken(key, most, least, search, cost))
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:  # what Redis has reserved by then comes back
@@ -154,30 +217,39 @@ class RedisQuotas:
         if not task.cancelled() and task.exception() is None:
             self.settle(task.result(), 0)
 
-    async def _taken(self, key: Key, most: int, least: int, search: bool) -> Reservation:
-        name, bounds = secrets.token_hex(8), _bounds(key)
-        if not any(bounds):
+    async def _taken(self, key: Key, most: int, least: int, search: bool, cost: Expense) -> Reservation:
+        name, bounds, budget = secrets.token_hex(8), _bounds(key), key.limits.budget or 0
+        if not any(bounds) and not budget:
             return Reservation(key, name, None, search)
         arguments = [name, most, int(search), *(bound or 0 for bound in bounds), self._held_s, least]
+        arguments += [budget, _budget_s(key), cost.most, cost.least]
         try:
-            outcome, value, reserved = await self._asked(self._take, key, arguments)
+            outcome, value, number, *rest = await self._asked(self._take, key, arguments)
         except ApiError as error:
             _log.error("quotas cannot be reached", extra={"key": key.name, "error": str(error.__cause__)[:300]})
             self._go_on(self._forgotten(key, name))  # Redis may have read the request, and nobody the answer
             raise
-        match outcome:
-            case b"requests":
-                raise too_many_requests(key, float(value))
-            case b"searches":
-                raise too_many_searches(key)
-            case b"tokens":
-                raise too_many_tokens(key, reserved, float(value))
-        return Reservation(key, name, None if value < 0 else value, search)
+        num_requests, requests_s, num_tokens, tokens_s, money, owed, since, now = rest
+        money_s = float(since) + key.limits.budget_s - float(now)
+        standing = Standing(key, num_requests, float(requests_s), num_tokens, float(tokens_s), money, money_s)
+        refusals: dict[bytes, Callable[[], ApiError]] = {
+            b"requests": lambda: too_many_requests(key, float(value)),
+            b"searches": lambda: too_many_searches(key),
+            b"tokens": lambda: too_many_tokens(key, number, float(value)),
+            b"money": lambda: no_money(key, money, money_s),
+            b"owed": lambda: reserved_money(key, money, owed),
+        }
+        if outcome in refusals:
+            refusal = refusals[outcome]()
+            refusal.more = standing.headers()
+            raise refusal
+        return Reservation(key, name, None if value < 0 else value, search, number if budget else None, standing)
 
-    def settle(self, reservation: Reservation, spent: int) -> None:
+    def settle(self, reservation: Reservation, spent: int, price: int = 0) -> None:
         """See `Quotas`; runs in the background."""
-        key, arguments = reservation.key, [reservation.name, spent]
-        if any(_bounds(key)):
+        key = reservation.key
+        arguments = [reservation.name, spent, price, _budget_s(key)]
+        if any(_bounds(key)) or key.limits.budget:
             self._go_on(self._insisted(self._settle, key, arguments))
         elif key is not ANYONE:
             self._go_on(self._counted(key, arguments))
@@ -242,9 +314,14 @@ def _bounds(key: Key) -> tuple[int | None, ...]:
     return limits.requests_per_minute, limits.tokens_per_minute, limits.max_searches
 
 
+def _budget_s(key: Key) -> float:
+    """The seconds of a budget as the scripts take them: 0 for one that is never renewed."""
+    return key.limits.budget_s if math.isfinite(key.limits.budget_s) else 0
+
+
 def _places(name: str) -> list[str]:
     """Where the use of a key stands; the braces keep it on one node of a cluster."""
-    return [f"ttc:{{{name}}}:{place}" for place in PLACES]
+    return [f"ttc:{{{name}}}:{place}" for place in PLACES + MONEY]
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -254,12 +331,17 @@ def _failures() -> tuple[type[Exception], ...]:
     return RedisError, RedisClusterException, OSError, TimeoutError
 
 
-async def find_quotas(longest_s: float) -> Quotas:
-    """The quotas of this process, or those in Redis where the environment names one; a request ends in `longest_s`."""
+async def find_quotas(longest_s: float, spend_file: pathlib.Path | None = None) -> Quotas:
+    """The quotas of this process, or those in Redis where the environment names one; a request ends in `longest_s`.
+
+    What is spent of budgets is kept in `spend_file`, if there is one, or in Redis.
+    """
     url = os.environ.get(ENV)
     if url and not math.isfinite(longest_s):
         raise ConfigError(f"limits.request_timeout_s must be finite beside {ENV}: reservations end with it")
-    return LocalQuotas() if not url else await open_quotas(url, longest_s + MARGIN_S)
+    if url:
+        return await open_quotas(url, longest_s + MARGIN_S)
+    return LocalQuotas(spending=None if spend_file is None else Spending(spend_file))
 
 
 async def open_quotas(url: str, held_s: float) -> RedisQuotas:

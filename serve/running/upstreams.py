@@ -109,8 +109,9 @@ class Upstreams:
                 failures.add(url)
                 _log.warning("an upstream server failed", extra={"attempt": tried, "error": str(failure)[:300]})
                 busy = _sooner(busy, failure)
-                again = self._again(tried, failure) and not shown()
-                if not again:
+                if shown():
+                    raise _broken(failure) from failure
+                if not self._again(tried, failure):
                     raise _told(busy or failure) from failure  # to come back helps where one was only busy
                 self.retried.add(failure)
             except ConfigError as exc:
@@ -198,6 +199,13 @@ def _wish_s(failure: Transient) -> float:
 
 def _silent(failure: Transient) -> bool:
     return isinstance(failure.error, EngineTimeout)
+
+
+def _broken(failure: Transient) -> ApiError:
+    """What a client is told that has seen the beginning of a reply."""
+    if _silent(failure):
+        return _told(failure)
+    return ApiError(503, "engine_unavailable", "the upstream server broke off its reply")
 
 
 def _told(failure: Transient) -> ApiError:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import pytest
 
 from serve.commands.serve import register, run
-from serve.http.app import bind, serve, url_of
+from serve.http.process import bind, serve, url_of
 from serve.operator.config import HttpSettings, PresetSpec, ServeConfig, from_options, load_config
 from serve.requests.thinking import DEFAULT_EFFORTS, EFFORTS, laid_over
 from serve.running.catalogue import Catalogue

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from serve.http.app import take_over_keys
+from serve.http.process import take_over_keys
 from serve.operator.config import HttpSettings, PresetSpec
 from serve.operator.keys import KeyLimits, key_from_secret
 from serve.running.upstreams import Patience, Upstreams
@@ -259,6 +259,14 @@ def test_a_reply_that_is_not_streamed_is_asked_for_again_when_its_server_breaks_
         reply = server.ask(chat())
         assert reply.status_code == 200 and len(behind.asked) == 2
         assert reply.json()["choices"][0]["message"]["content"] == "The answer is 7."
+
+
+def test_a_stream_whose_server_breaks_off_says_that_and_not_that_nobody_answered() -> None:
+    with faulty(says("429 X")) as busy, faulty(close_between) as bad, gateway(busy, bad) as server:
+        for _ in range(2):
+            *chunks, last = chunks_of(server.ask(chat(stream=True)).text)
+            assert last["error"]["message"] == "the upstream server broke off its reply"
+            assert any(chunk["choices"][0]["delta"].get("content") for chunk in chunks)
 
 
 def ends(word: str, content: str = "The answer is 7.") -> Play:

@@ -396,7 +396,7 @@ def test_a_server_may_open_as_many_files_as_its_connections_need_where_the_syste
 ) -> None:
     program = f"""
 import resource
-from serve.http.app import allow_files
+from serve.http.process import allow_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (80, {hard}))
 allow_files(300)
 print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

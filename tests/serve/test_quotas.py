@@ -25,9 +25,9 @@ from serve.requests.errors import ApiError
 from serve.requests.fields import ServeRequest
 from serve.requests.search import SearchRequest
 from serve.running import shared_quotas
+from serve.running.active import _Attempt
 from serve.running.admission import Admission
 from serve.running.quotas import LocalQuotas, Quotas, Reservation, too_many_requests, too_many_searches
-from serve.running.service import _Attempt
 from serve.running.shared_quotas import ENV, PLACES, RedisQuotas, find_quotas, open_quotas
 from serve.running.upstreams import Upstreams
 from tests.serve.running import chat, running, scripted, served
@@ -497,8 +497,8 @@ class NotedQuotas(LocalQuotas):
         super().__init__()
         self.booked: list[int] = []
 
-    def settle(self, reservation: Reservation, spent: int) -> None:
-        super().settle(reservation, spent)
+    def settle(self, reservation: Reservation, spent: int, price: int = 0) -> None:
+        super().settle(reservation, spent, price)
         self.booked.append(spent)
 
 
