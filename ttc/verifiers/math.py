@@ -88,7 +88,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "15"
+VERSION = "16"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -152,7 +152,7 @@ class MathVerifier(TargetVerifier[Target]):
             return await self._by_parts(goal, golds, submission, extraction, clock)
         if isinstance(extraction, Verdict) and extraction.reason == "hedge":
             extraction = self._parts(goal, submission.text) or extraction
-        if isinstance(extraction, Extraction) and extraction.method == "last_number":
+        if isinstance(extraction, Extraction) and extraction.method in ("last_number", "box"):
             extraction = _with_unit(extraction, submission.text)
         return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
 
@@ -399,12 +399,18 @@ def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
     return (_shape(" ".join(text)) or node) if other.symbols() == frozenset(text) - CONSTANTS else node
 
 
+_IN_THOUSANDS = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)\s?(?:\\(?:text|mathrm)\s?\{\s?)?(?P<size>[kKM])\s?\}?")
+"""A number with the letter of a thousand or a million behind it: 45k, 4.5M."""
 _DECIMAL_COMMA = re.compile(r"\A(-?(?:USD |EUR )?(?:0|[1-9]\d*)),(\d+)(?=\D*\Z)")
+THOUSAND = 1000
 _LAKHS = re.compile(r"-?(?:USD |INR )?[1-9]\d?(?:,\d\d)+,\d{3}")
 
 
 def _decimal(gold: Term, text: str, answer: Term) -> Term:
-    """A list that is one number, 2,5 by its comma or 12,34,567 as in India, beside a gold that is one number."""
+    """What is one number beside a gold that is one: a list, 2,5 by its comma or 12,34,567 as in India, and 45k."""
+    if gold.op == "scalar" and (short := _IN_THOUSANDS.fullmatch(text)) and (exact(gold.args[0]) or 0) >= THOUSAND:
+        size = "thousand" if short["size"] in "kK" else "million"
+        return _shape(f"{short[1]} {size}") or answer
     if answer.op != "set" or gold.op not in ("scalar", "quantity"):
         return answer
     pointed = text.replace(",", "") if _LAKHS.fullmatch(text) else _DECIMAL_COMMA.sub(r"\1.\2", text)
@@ -514,10 +520,24 @@ def _whole(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
 
 
 def _with_unit(extraction: Extraction, text: str) -> Extraction:
-    """The last number of a text with the unit behind it: of "It takes 2 hours." the answer in minutes is 120."""
+    r"""An answer with the unit behind it: of "It takes 2 hours." or `\boxed{2}$ hours` the answer in minutes is 120."""
     end = extraction.span[1] if extraction.span else len(text)
-    unit_behind = text[end : end + unit_after(text[end : end + 20])]
-    return dataclasses.replace(extraction, final=f"{extraction.final}{unit_behind}")
+    if extraction.method == "last_number":
+        unit_behind = text[end : end + unit_after(text[end : end + 20])]
+        return dataclasses.replace(extraction, final=f"{extraction.final}{unit_behind}")
+    behind = _BEHIND_BOX.match(text, end)
+    measure = unit(behind["unit"]) if behind and _AMOUNT.fullmatch(extraction.final or "") else None
+    if behind is None or measure is None or not measure.dimension:
+        return extraction
+    return dataclasses.replace(extraction, final=rf"{extraction.final} \text{{{behind['unit']}}}")
+
+
+_BEHIND_BOX = re.compile(
+    r"\}\s?(?:\$\$?|\\\)|\\\])\s(?!in\s)(?P<unit>[A-Za-z]{2,14})(?![A-Za-z/^])(?! (?:per|squared|cubed)\b)"
+)
+r"""A word behind a formula that ends with a box: `$\boxed{5}$ miles`."""
+_AMOUNT = re.compile(r"[-\d.,\s]+|\d*\s*\\[dt]?frac\s?\{\d+\}\s?\{\d+\}")
+"""A number without anything else."""
 
 
 def _bare(gold: str) -> str:
