@@ -592,7 +592,7 @@ _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)|\s[—–]\s(?=[a-z])"
-    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"|(?:(?<!\bRs)(?<!\bsq)(?<!\bcu)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
@@ -726,7 +726,8 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
             place = trim(clause)
             if (place or len(clause) <= SHORT_CLAUSE) and hedge(clause):
                 parts = _alternatives(_MARKS.sub("", clause))
-                return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge", parts)
+                same_parts = parts if all(same(part, parts[0]) for part in parts) else ()
+                return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge", same_parts)
             if place:
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
                 question_mark = end is not None and end[0] in "?？"

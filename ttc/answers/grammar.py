@@ -98,7 +98,8 @@ SHORTENED = frozenset({"s", "t", "d", "ll", "re", "ve"})
 MAX_POSTFIX = 6
 SIZES = {
     "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "hundreds": 2, "thousands": 3,
-    "millions": 6, "billions": 9, "万": 4, "萬": 4, "億": 8, "亿": 8, "만": 4, "억": 8,
+    "millions": 6, "billions": 9, "lakh": 5, "lakhs": 5, "crore": 7, "crores": 7,
+    "万": 4, "萬": 4, "億": 8, "亿": 8, "만": 4, "억": 8,
 }  # fmt: skip
 """Words of size to the power of ten that they multiply by."""
 HALVES = {"am": "am", "pm": "pm"}
@@ -892,6 +893,8 @@ class _Grammar:
         if row or not rows:
             raise Unparsed("a broken matrix")
         self.depth -= 1
+        if name == "array" and len(rows) == len(rows[0]) == 1:
+            return rows[0][0]
         node = Term("matrix", tuple(rows))
         return Term("fn", ("det", node)) if name == "vmatrix" else node
 

@@ -125,7 +125,8 @@ _ORDINAL = re.compile(
 r"""The letters of an ordinal number: the th of `5^{\text{th}}`."""
 # -- what stands before a value ----------------------------------------------------------------------------------------
 _VALUE_IN_TEXT = re.compile(
-    r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}"
+    r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf|mathtt|mathsf)\s*"
+    r"\{((?:\s*[A-Za-z]\s?=)?[^{}A-Za-z]*\d[^{}]*)\}"
 )
 r"""Text that begins with a number: `\text{5 cm}`."""
 _LABEL = re.compile(
@@ -140,7 +141,8 @@ _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\
 """A letter and its value that wear one style."""
 _TITLE = re.compile(
     r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|implies|to)(?![A-Za-z])"
-    r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly|at|from|diverges to|tends to)\s*\}"
+    r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly|at|from|diverges to|tends to|"
+    r"(?i:thus|so|hence|therefore),?)\s*\}"
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
     r"(?:(?:[:=]|\b(?:is|are)\s?:?)\s*\}|\}\s*[:=])"
@@ -237,7 +239,8 @@ def _subscripted(match: re.Match[str]) -> str:
 _SPELLINGS = {
     # Relations and operations.
     r"\le ": "leq leqslant leqq", r"\ge ": "geq geqslant geqq", r"\ne ": "neq", "<": "lt", ">": "gt",
-    r"\to ": "rightarrow longrightarrow", "*": "ast star", ":": "colon", r"\frac": "dfrac tfrac cfrac",
+    r"\to ": "rightarrow longrightarrow", "*": "ast star", ":": "colon",
+    r"\frac": "dfrac tfrac cfrac sfrac nicefrac xfrac",
     r"\land ": "wedge", r"\lor ": "vee", r"\neg ": "lnot", r"\implies ": "Rightarrow Longrightarrow",
     r"\iff ": "leftrightarrow Leftrightarrow longleftrightarrow Longleftrightarrow",
     # Brackets and sets.
@@ -297,6 +300,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         r"\1\2",
     ),
     ("{", re.compile(r"\{\s?([-+:])\s?\}"), r"\1"),
+    (".", re.compile(r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)"), r"\1{\2}"),
     ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
     # Relations and operations.
     (r"\not", re.compile(r"\\not\s*="), r"\\ne "),
@@ -312,7 +316,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("^", re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
     ("d", _LEIBNIZ, _primed),
     (r"\partial", _PARTIAL, _subscripted),
-    ("mapsto", re.compile(r"\A(?:[fgh]\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
+    ("mapsto", re.compile(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
     ("const", re.compile(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
     # Brackets and sets.
     ("left<", re.compile(r"\\left\s?<"), r"\\langle "),
@@ -341,6 +345,13 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (r"\text", re.compile(r"\\text\s?\{\s*([,.:])\s*\}"), r"\1"),
     ("%", re.compile(r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])"), r"\\% \1"),
+    (
+        " is the ",
+        re.compile(
+            r"\\text\s?\{\s*is the (?:only |unique |final )?(?:answer|solution|value|integer|number|root)\s*\}\s*\Z"
+        ),
+        "",
+    ),
     ("only", re.compile(r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)"), ""),
     (r"\begin", re.compile(r"\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", re.DOTALL), _cases),
     (
@@ -351,7 +362,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     (
         "multiplicity",
         re.compile(
-            r"(?P<root>[^,;\\]{1,40}?|[^,;]{1,80}?)\s*\(?"
+            r"(?<![\\A-Za-z])(?P<root>(?:(?!\\text|\band\b)[^,;{}]|\{[^{}]*\}){1,80}?)(?:\s|\\[ ,;])*\(?"
             r"\\text\s?\{[\s,(]*(?:with |of )?multiplicity\s*(?P<times>[1-9])?\)?\s*\}"
             r"(?(times)|\s*(?P<number>[1-9]))\s*\)?(?=\s*(?:[,;]|\\text\s?\{\s*(?:,|and)|and\b|\Z))"
         ),
@@ -575,7 +586,10 @@ def _without_frame(text: str) -> str:
 
 def _listed(rows: str) -> str:
     """The equations of a system with commas between; empty where a row is something else, as in a function by cases."""
-    equations = [row.replace("&=", "=").strip(" ,;\n") for row in re.split(r"\\\\", rows.strip().removesuffix("\\\\"))]
+    all_rows = [row.replace("&=", "=").strip(" ,;\n") for row in re.split(r"\\\\", rows.strip().removesuffix("\\\\"))]
+    if len(all_rows) > 1 and all(row.startswith("=") for row in all_rows[1:]):
+        return "".join(all_rows)
+    equations = all_rows
     each = all(row.count("=") == 1 and not re.search(r"[&<>]|\\text", row) for row in equations)
     return ", ".join(equations) if each else ""
 

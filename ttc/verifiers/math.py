@@ -283,10 +283,10 @@ _QUALIFIED = re.compile(
     r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+)"
     r"(?P<words>\\text\s?\{[\s,]*(?:(?:for|where|with)(?: (?:all|any|every|each|some))?)?"
     r"(?: (?:real|positive|arbitrary|non-?negative|natural))*(?: (?:constants?|integers?|numbers?))?\s*\})?\s*"
-    r"(?P<letter>[A-Za-z](?:_\d)?)\s*"
+    r"(?P<open>\()?(?P<letter>[A-Za-z](?:_\d)?)\s*"
     r"(?P<bound>(?:>|\\ge)\s*[01]|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?"
     r"|\\ne\s*-?\d+(?:\s*,\s*-?\d+)*"
-    r"|\\text\s?\{\s*is an?y? (?:arbitrary |real |positive )*(?:constant|integer|number)\s*\})?\s*"
+    r"|\\text\s?\{\s*is an?y? (?:arbitrary |real |positive )*(?:constant|integer|number)\s*\})?\s*(?(open)\)\s*)"
 )
 """A value, and behind it what its letter runs over: 2^k for all k > 0, 2x + c where c is a constant."""
 _BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
@@ -536,7 +536,7 @@ _BEHIND_BOX = re.compile(
     r"\}\s?(?:\$\$?|\\\)|\\\])\s(?!in\s)(?P<unit>[A-Za-z]{2,14})(?![A-Za-z/^])(?! (?:per|squared|cubed)\b)"
 )
 r"""A word behind a formula that ends with a box: `$\boxed{5}$ miles`."""
-_AMOUNT = re.compile(r"[-\d.,\s]+|\d*\s*\\[dt]?frac\s?\{\d+\}\s?\{\d+\}")
+_AMOUNT = re.compile(r"[-\d.,{}\s]+|\d*\s*\\[dt]?frac\s?\{\d+\}\s?\{\d+\}")
 """A number without anything else."""
 
 

@@ -462,7 +462,7 @@ def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
 def _progression(node: Term) -> Term:
     """Numbers n = 6k + 1, or several such, as the residue classes that they are; all else as it is."""
     if node.op != "named":
-        return node
+        return _residue_class(node)
     body = node.args[1]
     classes = tuple(map(_residue_class, body.args if body.op == "set" else (body,)))
     return Term("named", (node.args[0], Term("set", classes) if body.op == "set" else classes[0]))
