@@ -260,9 +260,10 @@ _UNSURE_AFTER = re.compile(
     r"(?:times|plus|minus|less|divided by|multiplied by) "
     r"(?:the|as|a|that|itself|\$|\d|one|two|three|four|five|ten|half)|"
     r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
-    r"(?:more|less|fewer|greater) than\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
+    r"(?:(?:short|shy) of|(?:more|less|fewer|greater) than)\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
     r"(?:가|이)\s*아|नहीं|নয়|కాదు|نیست|نہیں|değil\b|では(?:ありません|ない)|"
+    r"(?:if|when)\s\$?[a-z]\$?\sis\s(?![-$\d\\])|"
     r"is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
     re.IGNORECASE,
 )
@@ -485,8 +486,8 @@ def _between(text: str, marks: list[re.Match[str]]) -> list[str]:
     return [text[mark.end() : after.start() if after else None] for mark, after in zip_longest(marks, marks[1:])]
 
 
-_PART_OF_TEXT = re.compile(rf"^[ \t#*>-]*+{_PART.pattern}", re.MULTILINE)
-"""A label that begins a line."""
+_PART_OF_TEXT = re.compile(rf"^[ \t#*>|-]*+(?:[Pp]art\s)?{_PART.pattern}", re.MULTILINE)
+"""A label that begins a line, or a row of a table."""
 _LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
 """A comma between values, outside of brackets; one of thousands has no space behind it."""
 
@@ -501,7 +502,9 @@ def answers_of_parts(text: str, final: str, number: int, extract: Callable[[str]
     start = answer_start(text) or 0
     marks = list(_PART_OF_TEXT.finditer(text, start))[-number:]
     if len(marks) == number and _in_series(marks):
-        return tuple(extract(section).final or "" for section in _between(text, marks))
+        return tuple(extract(section.strip("| \n")).final or "" for section in _between(text, marks))
+    if not final and len(parts := labelled(text[start:])) == number:
+        return parts
     boxed = [text[box.start : box.end] for box in boxes(text, start)]
     values = boxed if len(boxed) == number else _LISTED.split(final)
     return tuple(values) if len(values) == number else ()

@@ -280,6 +280,10 @@ def _share(match: re.Match[str]) -> str:
     return rf"\frac{{{match[1]}}}{{{match[2]}}}" if int(match[1]) <= int(match[2]) else match[0]
 
 
+_LOGARITHM = re.compile(r"\\?log\s?_\s?\{?\w{1,2}\}?|\\?(?<![A-Za-z])(?:lg|ln|log)(?![A-Za-z])")
+"""A logarithm to any base, which is a matter of a constant factor inside O(n log n)."""
+
+
 def _cases(match: re.Match[str]) -> str:
     """An array behind a brace that nothing closes: a system, or a function by cases."""
     return rf"\begin{{cases}}{match[1]}\end{{cases}}"
@@ -313,6 +317,17 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("x", re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
     (r"\times", re.compile(r"(?<=\d)\s*\\times\s*\Z"), ""),
     (r"\equiv", re.compile(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
+    (r"\equiv", re.compile(r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)"), r"\1(x)="),
+    (
+        "=",
+        re.compile(
+            r"(?<=[\w})])(?:[\s,]|\\[ ,;:])*\(?(?:\\text\s?\{)?\s*\(?"
+            r"(?:attained |achieved |reached )?(?:at|when|for)\s*\}?\s*[a-z]"
+            r"(?:\s?=(?:\\[a-z]+|(?![A-Za-z]{2})[^(),;=]){1,30}){1,3}\)?\}?\s*\Z"
+        ),
+        "",
+    ),
+    ("O", re.compile(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
     ("^", re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
     ("d", _LEIBNIZ, _primed),
     (r"\partial", _PARTIAL, _subscripted),
@@ -879,6 +894,8 @@ _NUCLIDE = re.compile(
     rf"(?P<element>{_ELEMENT})[\s}}]*"
 )
 r"""A kind of atom with its mass and its number: `{}^{14}_{7}\text{N}`."""
+_HYBRID = re.compile(r"(?=.*\d)(?:d\^?2)?sp(?:\^?[23])?(?:d(?:\^?2)?)?")
+"""Mixed orbitals of an atom: sp^3, sp^3d^2."""
 _CHEMICAL_MARKS = re.compile(r"\\(?:text|mathrm|ce|rm)(?![A-Za-z])|[{}_\s]")
 MAX_REACTION, MAX_DESIGNATION = 250, 64
 """Characters of the longest reaction, and of the longest date, code or chemical formula."""
@@ -888,6 +905,8 @@ def chemical(text: str) -> str:
     """A chemical formula or a reaction in one spelling; empty for anything else."""
     if nuclide := _NUCLIDE.fullmatch(text):
         return f"{nuclide['mass'] or nuclide['above']}_{nuclide['number'] or nuclide['below']}{nuclide['element']}"
+    if hybrid := _HYBRID.fullmatch(_CHEMICAL_MARKS.sub("", text)):
+        return hybrid[0].replace("^", "")
     bare = _CHEMICAL_MARKS.sub("", _ARROW.sub("->", _IN_BRACKETS.sub("", text)))
     sides = bare.split("->")
     if len(sides) == 1:
@@ -923,7 +942,7 @@ def designation(text: str) -> str:
     if "\\" in text:
         return chemical(text) or _bearing(text) or _date(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))
     code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
-    return _date(text) or chemical(text) or _cycles(text) or (text if code else "")
+    return _date(text) or chemical(text) or _bearing(text) or _cycles(text) or (text if code else "")
 
 
 _BEARING = re.compile(
@@ -931,11 +950,20 @@ _BEARING = re.compile(
     r"(?:\\text\s?\{)?\s*(?P<to>[NSEW])\s*\}?"
 )
 
+_AWAY = re.compile(
+    r"(?P<angle>\d{1,2}(?:\.\d{1,4})?)\s*(?:\^\s?\{?\s?\\circ\s?\}?|degrees?)\s*(?:\\text\s?\{)?\s*"
+    r"(?P<to>north|south|east|west) of (?:due )?(?P<from>north|south|east|west)\s*\}?",
+    re.IGNORECASE,
+)
+"""A direction by how far it lies from one of the four: 30 degrees north of east."""
+
 
 def _bearing(text: str) -> str:
-    """A direction by the compass, N 30 degrees E, which is no product."""
-    match = _BEARING.fullmatch(text)
-    return f"{match['from']}{match['angle']}{match['to']}" if match else ""
+    """A direction by the compass, N 30 degrees E or 30 degrees north of east, which is no product."""
+    if match := _BEARING.fullmatch(text):
+        return f"{match['from']}{match['angle']}{match['to']}"
+    away = _AWAY.fullmatch(text)
+    return f"{away['from'][0].upper()}{away['angle']}{away['to'][0].upper()}" if away else ""
 
 
 _CYCLES = re.compile(r"(?:\(\s?\d{1,3}(?: \d{1,3})+\s?\)\s?)+")

@@ -51,6 +51,7 @@ from ttc.errors import ConfigError
 from ttc.verifiers.maths.asked import (
     asks_base,
     asks_chance,
+    asks_order,
     asks_percent,
     asks_ratio,
     asks_residue,
@@ -65,6 +66,7 @@ from ttc.verifiers.maths.comparing import (
     Decide,
     EqualityPolicy,
     Percent,
+    Reading,
     Ternary,
     as_ratio,
     read_alike,
@@ -201,8 +203,9 @@ class MathVerifier(TargetVerifier[Target]):
                 raise ConfigError(f"the gold {text[:80]!r} {defect}")
 
     def _policy_for(self, gold: Target) -> EqualityPolicy:
+        order: Reading = "tuple" if not gold.order and asks_order(gold.question) else gold.order
         policy = dataclasses.replace(
-            self._policy, absolute=gold.tolerance, reading=gold.order, domain=gold.domain or domains(gold.question)
+            self._policy, absolute=gold.tolerance, reading=order, domain=gold.domain or domains(gold.question)
         )
         if gold.percent:
             return dataclasses.replace(policy, percent=gold.percent)
@@ -280,10 +283,10 @@ _STATISTIC = re.compile(
 _NO_VALUE = re.compile(r"\A\s*,|\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
 """What makes of a letter and what is behind it more, or less, than one choice."""
 _QUALIFIED = re.compile(
-    r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+)"
+    r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+|(?=\\text))"
     r"(?P<words>\\text\s?\{[\s,]*(?:(?:for|where|with)(?: (?:all|any|every|each|some))?)?"
-    r"(?: (?:real|positive|arbitrary|non-?negative|natural))*(?: (?:constants?|integers?|numbers?))?\s*\})?\s*"
-    r"(?P<open>\()?(?P<letter>[A-Za-z](?:_\d)?)\s*"
+    r"(?: (?:real|positive|arbitrary|fixed|non-?negative|natural))*(?: (?:constants?|integers?|numbers?))?\s*\})?\s*"
+    r"(?P<open>\()?(?P<letters>[A-Za-z](?:_\d)?(?:(?:\s*,\s*|\s*\\text\s?\{\s*and\s*\}\s*)[A-Za-z](?:_\d)?)?)\s*"
     r"(?P<bound>(?:>|\\ge)\s*[01]|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?"
     r"|\\ne\s*-?\d+(?:\s*,\s*-?\d+)*"
     r"|\\text\s?\{\s*is an?y? (?:arbitrary |real |positive )*(?:constant|integer|number)\s*\})?\s*(?(open)\)\s*)"
@@ -291,22 +294,55 @@ _QUALIFIED = re.compile(
 """A value, and behind it what its letter runs over: 2^k for all k > 0, 2x + c where c is a constant."""
 _BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
 """Signs of a value that its domain may change: a bound, or a period, which holds for whole numbers of both signs."""
-_FREE = re.compile(r"\\mathbb\s?\{?R")
-"""What a gold may say of a letter that an answer leaves out: it is any number."""
+_DOMAINS = (
+    ("any", re.compile(r"\\mathbb\s?\{?R\}?(?!\s*[\^_])|\b(?:real|arbitrary|any) (?:\w+ )?(?:constant|number)s?\b")),
+    ("from 0", re.compile(r"\\ge\s*0|non-?negative")),
+    (
+        "from 1",
+        re.compile(r"\\ge\s*1|\\mathbb\s?\{?N|[\^_]\s?\{?\s?(?:\+|>\s*0)|\b(?:positive|natural) (?:integer|number)"),
+    ),
+)
+"""What is said of the letter of a family of values, by how it is said."""
 
 
-def _without_domain(gold: str, answer: str, only: re.Pattern[str] | None = None) -> str:
-    """An answer without what its letter runs over, perhaps `only` such, where the gold does not say it either."""
-    match = _QUALIFIED.fullmatch(answer) if "\\" in answer or "," in answer else None
-    if match is None or not (match["words"] or match["bound"]) or _QUALIFIED.fullmatch(gold):
-        return answer
+def _without_domain(text: str, other: str, is_gold: bool) -> tuple[str, str]:
+    """A text without what its letter runs over, and the letter, which may have another name where it is any number.
+
+    An answer may say what its letter runs over where the gold does not.
+    """
+    match = _QUALIFIED.fullmatch(text) if "\\" in text or "," in text else None
+    if match is None or not (match["words"] or match["bound"]):
+        return text, ""
     value, limits = match["value"], match["bound"] or ""
-    if only is not None and not only.search(limits):
-        return answer
+    kind, beside = _domain(match), _QUALIFIED.fullmatch(other)
+    if kind != "any" and (beside is not None or is_gold) and (beside is None or kind != _domain(beside)):
+        return text, ""
     if limits.startswith(r"\ne") and r"\frac" not in value:
-        return answer  # c x^2 without c = 0 is another family
-    uses = re.search(rf"(?<![A-Za-z\\]){match['letter']}(?![A-Za-z])", value)
-    return value if uses and not _BOUND_OR_PERIOD.search(value) else answer
+        return text, ""  # c x^2 without c = 0 is another family
+    letters = re.findall(r"(?<![A-Za-z\\])[A-Za-z](?:_\d)?(?![A-Za-z])", match["letters"])
+    node = None if _BOUND_OR_PERIOD.search(value) else _shape(value)
+    if node is None or not node.symbols().issuperset(letters):
+        return text, ""
+    return value, letters[0] if kind == "any" and len(letters) == 1 else ""
+
+
+def _domain(match: re.Match[str]) -> str:
+    """What is said of a letter: any number, the words for what is no real number, or nothing that is known."""
+    limits = f"{match['words']} {match['bound']}"
+    return next((kind for kind, pattern in _DOMAINS if pattern.search(limits)), limits)
+
+
+_UNKNOWNS = frozenset("xyz")
+
+
+def _by_free_letter(gold: Term, answer: Term, letter: str, question: str) -> Term:
+    """An answer with the gold's letter for a number that may be any: kx beside cx for any real c."""
+    others = answer.symbols() - gold.symbols()
+    if not letter or letter in answer.symbols() or len(others) != 1:
+        return answer
+    (other,) = others
+    is_known = other in _UNKNOWNS or re.search(rf"(?<![A-Za-z]){other}(?![A-Za-z])", question)
+    return answer if is_known else renamed(answer, other, letter)
 
 
 _LOGIC = re.compile(r"\\(?:neg|land|lor|to|implies|iff)(?![A-Za-z])")
@@ -321,7 +357,7 @@ def weigh(
     Raises TooLarge beyond the grammar's caps.
     """
     left, right = _plain(gold), _plain(answer)
-    left, right = _without_domain(right, left, _FREE), _without_domain(left, right)
+    (left, letter), (right, _) = _without_domain(left, right, is_gold=True), _without_domain(right, left, is_gold=False)
     if decision := _by_text(gold, answer, left, right, question):
         return decision
     first, second = _shape(left), _shape(right)
@@ -334,7 +370,8 @@ def weigh(
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    first, second = _read_together(first, _decimal(first, right, second), question)
+    second = _by_free_letter(first, _decimal(first, right, second), letter, question)
+    first, second = _read_together(first, second, question)
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_alike(first, second)

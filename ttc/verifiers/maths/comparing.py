@@ -399,7 +399,7 @@ def read_turns(gold: Term, answer: Term, question: str) -> Term:
 
     Other solutions than periodic ones have letters of their own only where the question names none: n = 2^k.
     """
-    if gold.op != "named" or not (_has_pi(gold) or question):
+    if gold.op not in ("named", "tuple") or not (_has_pi(gold) or question):
         return answer
     own, other = gold.symbols() - answer.symbols(), answer.symbols() - gold.symbols()
     if len(own) != 1 or len(other) != 1 or not own | other <= _INTEGERS:
