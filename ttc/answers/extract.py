@@ -241,7 +241,7 @@ _UNSURE = re.compile(
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
-    rf"{_NO}|nearly|almost|just under|over(?=[\s$(\\]*\Z)|"
+    rf"{_NO}|nearly|almost|just under|(?:over|after|before|divisible by)(?=[\s$(\\]*\Z)|"
     r"(?:menor|mayor|menos|más|maior|mais|minore|maggiore) (?:que|de|do que|di)|(?:kleiner|größer|weniger|mehr) als|"
     r"(?:plus|moins) de|меньше|больше|"
     r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
@@ -331,10 +331,16 @@ def _denied(text: str, box: Box) -> bool:
     return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, end) or _DOUBTED.match(text, box.after, end))
 
 
-_FACTOR = re.compile(r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log)\s*\{?)\Z")
-r"""What makes another number of the box behind it: `-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
-_RAISED = re.compile(r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])")
-r"""What makes another number of the box before it: `\boxed{5}^2`, and `\boxed{5}!` in a formula."""
+_FACTOR = re.compile(
+    r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log)\s*\{?"
+    r"|(?:\$|\\[(\[])[^=<>$\n]{0,40}[\w})]\s*[-−+*/]\s*)\Z"
+)
+r"""What makes another number of the box behind it: `-\boxed{5}` or `1-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
+_RAISED = re.compile(
+    r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])"
+    r"|\s*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/])\s*(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))"
+)
+r"""What makes another number of the box before it: `\boxed{5}^2`, `\boxed{5}+C`, and `\boxed{5}!` in a formula."""
 _IN_AN_EQUATION = re.compile(r"[^\n=$]{0,20}=")
 r"""What follows a box that is the unknown of an equation: `7\cdot\boxed{8} = 56`."""
 
@@ -345,6 +351,8 @@ def _is_part(text: str, box: Box) -> bool:
     return part is not None and not _IN_AN_EQUATION.match(text, box.after)
 
 
+_SET_AGAINST = re.compile(r"[\s$)\]\\,;]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)[\s$(\[\\]*", re.IGNORECASE)
+r"""What stands between the box of an answer and one that it is set against: `\boxed{5}, not \boxed{4}`."""
 _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b")
 r"""The word before a box that holds both ends of a range, and what is between these: between \boxed{1, 2}."""
 _MARKS = re.compile(r"\$|\\[()\[\]]|\*\*|[.!\s]+\Z")
@@ -368,6 +376,8 @@ def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
         all_boxes = boxes(text, start)
         if not all_boxes:
             return None
+        while len(all_boxes) > 1 and _SET_AGAINST.fullmatch(text, all_boxes[-2].after, all_boxes[-1].at):
+            all_boxes.pop()
         last = all_boxes[-1]
         if _TAKEN_BACK.search(text, last.after, last.after + _AFTER) and _PHRASE.search(text, last.after):
             return None

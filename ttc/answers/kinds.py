@@ -102,7 +102,7 @@ _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['�
 _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 """What stands before a number that is a part of something."""
 _GOES_ON = re.compile(
-    r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-z]|\+(?!\w)|"
+    r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-zα-ω]|\+(?!\w)|"
     r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
     r"\s?\(\s?\d|\s?[,;]\s?\d| \d{3}(?!\d)|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|(?:with (?:a |the )?)?remainder|"

@@ -416,6 +416,11 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         ),
         r" \\approx \1",
     ),
+    (
+        "(",
+        re.compile(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
+        r" \\approx \1",
+    ),
     # Units.
     ("'", re.compile(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
     (
