@@ -910,7 +910,7 @@ def chemical(text: str) -> str:
     """A chemical formula or a reaction in one spelling; empty for anything else."""
     if nuclide := _NUCLIDE.fullmatch(text):
         return f"{nuclide['mass'] or nuclide['above']}_{nuclide['number'] or nuclide['below']}{nuclide['element']}"
-    if hybrid := _HYBRID.fullmatch(_CHEMICAL_MARKS.sub("", text)):
+    if "_" not in text and (hybrid := _HYBRID.fullmatch(_CHEMICAL_MARKS.sub("", text))):
         return hybrid[0].replace("^", "")
     bare = _CHEMICAL_MARKS.sub("", _ARROW.sub("->", _IN_BRACKETS.sub("", text)))
     sides = bare.split("->")
