@@ -25,8 +25,8 @@ from typing import TypeAlias
 from ttc.answers.nodes import is_unit
 
 OR = (
-    r"(?:(?<![^\W\d_])(?<!\\)(?:or|oder|ou|или)(?![^\W\d_])"
-    r"|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?|또는|または)"
+    r"(?:(?<![^\W\d_])(?<!\\)(?:or|oder|ou|или|au|অথবা|లేదా)(?![^\W\d_])"
+    r"|\\(?:text|mbox|textrm|mathrm)\s*\{\s*or\s*\}|或者?|또는|または|หรือ)"
 )
 OR_WORD = re.compile(OR, re.IGNORECASE)
 """What parts alternatives."""
@@ -241,7 +241,7 @@ _UNSURE = re.compile(
     r"larger|higher|bigger|above|from|exceed\w*|at (?:most|least)|up to|between|among|one of|any of|either|maybe|"
     r"perhaps|possibly|probably|might|could|may be|unless|somewhere|in the range|ranges?|twice|thrice|double|triple|"
     r"half of|a third of|square of|cube of|times|plus|minus|percent of|multiple of|unlikely|unclear|unknown|"
-    rf"{_NO}|nearly|almost|just under|over(?=[\s$(\\]*\Z)|"
+    rf"{_NO}|nearly|almost|just under|(?:over|after|before|divisible by)(?=[\s$(\\]*\Z)|"
     r"(?:menor|mayor|menos|más|maior|mais|minore|maggiore) (?:que|de|do que|di)|(?:kleiner|größer|weniger|mehr) als|"
     r"(?:plus|moins) de|меньше|больше|"
     r"wrong|incorrect|except|excluding|other than|all(?: \w+){0,4} but|without(?=[\s$\\(]*\Z))\b"
@@ -260,9 +260,10 @@ _UNSURE_AFTER = re.compile(
     r"(?:times|plus|minus|less|divided by|multiplied by) "
     r"(?:the|as|a|that|itself|\$|\d|one|two|three|four|five|ten|half)|"
     r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
-    r"(?:more|less|fewer|greater) than\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
+    r"(?:(?:short|shy) of|(?:more|less|fewer|greater) than)\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
-    r"(?:가|이)\s*아|नहीं|নয়|نیست|نہیں|değil\b|では(?:ありません|ない)|"
+    r"(?:가|이)\s*아|नहीं|নয়|కాదు|نیست|نہیں|değil\b|では(?:ありません|ない)|"
+    r"(?:if|when)\s\$?[a-z]\$?\sis\s(?![-$\d\\])|"
     r"is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
     re.IGNORECASE,
 )
@@ -330,10 +331,16 @@ def _denied(text: str, box: Box) -> bool:
     return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, end) or _DOUBTED.match(text, box.after, end))
 
 
-_FACTOR = re.compile(r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log)\s*\{?)\Z")
-r"""What makes another number of the box behind it: `-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
-_RAISED = re.compile(r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])")
-r"""What makes another number of the box before it: `\boxed{5}^2`, and `\boxed{5}!` in a formula."""
+_FACTOR = re.compile(
+    r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log)\s*\{?"
+    r"|(?:\$|\\[(\[])[^=<>$\n]{0,40}[\w})]\s*[-−+*/]\s*)\Z"
+)
+r"""What makes another number of the box behind it: `-\boxed{5}` or `1-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
+_RAISED = re.compile(
+    r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])"
+    r"|\s*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/])\s*(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))"
+)
+r"""What makes another number of the box before it: `\boxed{5}^2`, `\boxed{5}+C`, and `\boxed{5}!` in a formula."""
 _IN_AN_EQUATION = re.compile(r"[^\n=$]{0,20}=")
 r"""What follows a box that is the unknown of an equation: `7\cdot\boxed{8} = 56`."""
 
@@ -344,8 +351,12 @@ def _is_part(text: str, box: Box) -> bool:
     return part is not None and not _IN_AN_EQUATION.match(text, box.after)
 
 
+_SET_AGAINST = re.compile(r"[\s$)\]\\,;]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)[\s$(\[\\]*", re.IGNORECASE)
+r"""What stands between the box of an answer and one that it is set against: `\boxed{5}, not \boxed{4}`."""
 _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b")
 r"""The word before a box that holds both ends of a range, and what is between these: between \boxed{1, 2}."""
+_MARKS = re.compile(r"\$|\\[()\[\]]|\*\*|[.!\s]+\Z")
+"""Marks of formulas and of emphasis in a clause, and its end."""
 _LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|then)\b", re.IGNORECASE)
 r"""What parts clauses: only the last one before a box can deny it, and "it is not prime, so \boxed{5}" does not."""
 _DENYING = re.compile(
@@ -365,6 +376,8 @@ def last_box(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
         all_boxes = boxes(text, start)
         if not all_boxes:
             return None
+        while len(all_boxes) > 1 and _SET_AGAINST.fullmatch(text, all_boxes[-2].after, all_boxes[-1].at):
+            all_boxes.pop()
         last = all_boxes[-1]
         if _TAKEN_BACK.search(text, last.after, last.after + _AFTER) and _PHRASE.search(text, last.after):
             return None
@@ -483,8 +496,8 @@ def _between(text: str, marks: list[re.Match[str]]) -> list[str]:
     return [text[mark.end() : after.start() if after else None] for mark, after in zip_longest(marks, marks[1:])]
 
 
-_PART_OF_TEXT = re.compile(rf"^[ \t#*>-]*+{_PART.pattern}", re.MULTILINE)
-"""A label that begins a line."""
+_PART_OF_TEXT = re.compile(rf"^[ \t#*>|-]*+(?:[Pp]art\s)?{_PART.pattern}", re.MULTILINE)
+"""A label that begins a line, or a row of a table."""
 _LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
 """A comma between values, outside of brackets; one of thousands has no space behind it."""
 
@@ -499,7 +512,9 @@ def answers_of_parts(text: str, final: str, number: int, extract: Callable[[str]
     start = answer_start(text) or 0
     marks = list(_PART_OF_TEXT.finditer(text, start))[-number:]
     if len(marks) == number and _in_series(marks):
-        return tuple(extract(section).final or "" for section in _between(text, marks))
+        return tuple(extract(section.strip("| \n")).final or "" for section in _between(text, marks))
+    if not final and len(parts := labelled(text[start:])) == number:
+        return parts
     boxed = [text[box.start : box.end] for box in boxes(text, start)]
     values = boxed if len(boxed) == number else _LISTED.split(final)
     return tuple(values) if len(values) == number else ()
@@ -515,7 +530,7 @@ _HASH = re.compile(r"(?:^[ \t]*|(?<=[\s.]))#{4}[ \t]*(?P<value>[^\s#][^\n]*)$", 
 """`#### 5`, as GSM8K writes it."""
 _JSON = re.compile(
     r"[\"'](?:(?P<is_final>final[_ ]?)?(?P<is_answer>answer)|choice|result)[\"']\s{0,9}:\s{0,9}"
-    r"[\"']?(?P<value>(?<=\")[^\"\\\n]{1,4096}(?=\")|(?<=')[^'\\\n]{1,4096}(?=')|(?<![\"'])-?\d[\d.eE+-]{0,99})[\"']?"
+    r"[\"']?(?P<value>(?<=\")(?:[^\"\\\n]|\\[^\"\n]){1,4096}(?=\")|(?<=')[^'\\\n]{1,4096}(?=')|(?<![\"'])-?\d[\d.eE+-]{0,99})[\"']?"
     r"\s{0,9}(?:,[^{}]{0,400})?\}\s*(?:```)?\s*\Z",
     re.IGNORECASE,
 )
@@ -526,27 +541,30 @@ _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
     "ergebnis", "résultat", "resultado", "risultato", "результат",
     "antwoord", "svar", "odpověď", "răspuns", "válasz", "απάντηση", "відповідь", "תשובה", "答え", "正解", "解答", "답",
-    "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "উত্তর", "คำตอบ", "விடை", "సమాధానం",
+    "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "উত্তর", "คำตอบ", "விடை", "సమాధానం", "జవాబు", "回答",
     "vastaus", "sagot", "jibu", "jawapan", "odgovor", "отговор", "одговор", "odpoveď", "cavab",
 )  # fmt: skip
 """What answers are called; a text without one of these words is not searched for a phrase of these languages."""
-_IS = r"(?:es|est|ist|lautet|é|è|és|adalah|ialah|là|is|är|er|je|este|to|είναι|היא|равен|равна|on|ay|ni|е|jest)"
+_IS = (
+    r"(?:es|est|ist|lautet|é|è|és|adalah|ialah|là|is|är|er|je|este|to|είναι|היא|равен|равна|on|ay|ni|е|jest"
+    r"|হলো?|হচ্ছে)"
+)
 _FOREIGN = re.compile(
     r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|jawapan(?:nya)?|cevap|cavab|odpowiedź"
     r"|đáp\s(?:án|số)(?:\s(?:đúng|cuối\scùng))?|antwoord|svar(?:et)?|odpověď|odpoveď|odgovor|răspuns(?:ul)?|válasz"
-    r"|απάντηση|відповідь|отговор(?:ът)?|одговор|vastaus|sagot|jibu|ה?תשובה|جواب|پاسخ|উত্তর|விடை|సమాధానం"
+    r"|απάντηση|відповідь|отговор(?:ът)?|одговор|vastaus|sagot|jibu|ה?תשובה|جواب|پاسخ|উত্তর|விடை|సమాధానం|జవాబు"
     r"|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
-    r"(?:\s(?:final\w*|correct[ae]|akhir\w*))?\**\s?"
-    rf"(?:(?:(?<=\s){_IS}\b\s*)?[:：=]|(?<=\s){_IS}(?=\s)|(?<=\s)(?=[-−]?[\d$\\]))"
+    r"(?:\s(?:final\w*|corr?ett?[ao]|correct[ae]|akhir\w*|sahihi|la\smwisho))?\**\s?"
+    rf"(?:(?:(?<=\s){_IS}\b\s*)?[:：=]|(?<=\s)(?:{_IS}|[—–])(?=\s)|(?<=\s)(?=[-−]?[\d$\\]))"
     r"|\bist\sdie\s(?:(?:richtige|korrekte|endgültige|gesuchte)\s)?antwort\b\s*:?(?=\s?[-\d$*\\])"
-    r"|(?:答え|正解|解答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
-    r"|उत्तर\s?(?:है\s?)?[:：]|उत्तर\s(?=[-\d$*\\])|คำตอบ\s?(?:คือ|[:：])"
+    r"|(?:答え|正解|解答|回答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
+    r"|उत्तर\s?(?:है\s?)?[:：]|उत्तर\s(?=[-\d$*\\])|คำตอบ(?:สุดท้าย|ที่ถูกต้อง)?\s?(?:คือ|[:：])"
     r")\**\s*",
     re.IGNORECASE,
 )
 """The phrases of other languages before an answer: `Respuesta final: `, `La réponse est `, `答えは`."""
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right|best)\s+(?:result|solution|option|choice|statement|one)"
+    r"(?:\b(?:(?:final|correct|right|best|closest|nearest)\s+(?:result|solution|option|choice|statement|one)(?:\shere)?"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
     r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))(?:\*|__|</?(?:b|strong|em|i)>)*"
     r"(?:,\s(?:therefore|then|thus|hence|finally|of\scourse|in\sfact),)?\s*"
@@ -554,8 +572,9 @@ _PHRASE = re.compile(
     r"(?:\s+(?:therefore|thus|then|simply|just|equal to|approximately|about"
     r"|clearly|obviously|indeed|definitely|certainly"
     r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z]))))*"
-    r"\s*:?|[:：=](?:\*|__|</?(?:b|strong|em|i)>)*|[-=]>|[→⇒]|\|(?=[^|\n]+\|\s*\Z)"
+    r"\s*:?|[:：=](?:\*|__|</?(?:b|strong|em|i)>)*|[-=]>|[→⇒]|(?<=\s)[—–](?=\s)|\|(?=[^|\n]+\|\s*\Z)"
     r"|(?:comes|turns|works) out to(?: be)?\b)"
+    r"|\bfinal\s+answer\s+of\b(?=\s[^\n]{1,80}\Z)"
     r"|\bfinal(?:\s+(?:value|number|total|output|result))?\**\s*[:：]"
     r"|\bthe\s+(?:only\s+|required\s+|desired\s+)?"
     r"(?:largest|smallest|greatest|least(?! likely)|maximum|minimum|highest|lowest|total|sum)\b"
@@ -572,7 +591,7 @@ _PHRASE = re.compile(
     r"(?:prints|returns|outputs|evaluates\sto)|\bit\s(?:prints|returns|outputs|evaluates\sto)(?=:?\s[`\"'\[({]))\s*:?\s"
     r"(?=```|\**(?:`[^`\n]{1,200}`|\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\[({][^\n]{1,200}[\])}]"
     r"|\$[^$\n]{1,80}\$|[-\w.,]{1,40})\**[.!]?\s*\Z)"
-    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:the\s+)?(?:Result|Output)\s*[:：]|Answer\.(?=\*\*)))\**\s*",
+    r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:the\s+)?(?:Result|Output)\s*[:：]|Answer\.(?=\*\*|\s+[-$\d\\(])))\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
 """What announces an answer: `The answer is `, `Final: `, `The largest n is `, `The output is `, `答案是`, `A: `."""
@@ -586,7 +605,7 @@ _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)|\s[—–]\s(?=[a-z])"
-    r"|(?:(?<!\bRs)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"|(?:(?<!\bRs)(?<!\bsq)(?<!\bcu)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
@@ -719,7 +738,9 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
             clause = _unexclaimed(window[: end.start()] if end else window, text[start:begin])
             place = trim(clause)
             if (place or len(clause) <= SHORT_CLAUSE) and hedge(clause):
-                return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge")
+                parts = _alternatives(_MARKS.sub("", clause))
+                same_parts = parts if all(same(part, parts[0]) for part in parts) else ()
+                return Extraction(None, (begin, begin + len(clause)), "phrase", "hedge", same_parts)
             if place:
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
                 question_mark = end is not None and end[0] in "?？"
@@ -742,6 +763,25 @@ def _unless(hedge: Hedge, hit: Extraction) -> Extraction:
     if hit.final is not None and hedge(hit.final):
         return Extraction(None, hit.span, hit.method, "hedge")
     return hit
+
+
+_FINAL_ANSWER = re.compile(r"^[ \t]*[#*]{0,6}[ \t]*final\s+answer\b", re.IGNORECASE | re.MULTILINE)
+"""The head of a section, or the line, that gives the answer in the end."""
+_NUMBER_INSIDE = re.compile(r"\d")
+
+
+def _unless_later(box: Rule, phrase: Rule, same: Callable[[str, str], bool]) -> Rule:
+    """The rule of a box, but of a `Final Answer` behind it that holds another number: boxes in steps are no answers."""
+
+    def rule(text: str, start: int) -> Hit:
+        hit = box(text, start)
+        head = _FINAL_ANSWER.search(text, hit.span[1]) if hit and hit.span else None
+        later = phrase(text, head.start()) if head else None
+        if hit is None or later is None or not later.final or not _NUMBER_INSIDE.search(later.final):
+            return hit
+        return hit if hit.final and same(hit.final, later.final) else later
+
+    return rule
 
 
 def _said_inside(tag: Rule, phrase: Rule) -> Rule:
@@ -767,6 +807,7 @@ def usual_rules(
     With `tag_is_answer` all that a tag holds is the answer, else a sentence inside may give it.
     """
     phrase = last_phrase(same, hedge, trim)
+    box = _unless_later(last_box(same, hedge), phrase, same)
     tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge, "####")
     tag = tag if tag_is_answer else _said_inside(tag, phrase)
-    return last_box(same, hedge), tag, hash_line, last_field(same, hedge), phrase, bare
+    return box, tag, hash_line, last_field(same, hedge), phrase, bare

@@ -98,7 +98,8 @@ SHORTENED = frozenset({"s", "t", "d", "ll", "re", "ve"})
 MAX_POSTFIX = 6
 SIZES = {
     "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12, "hundreds": 2, "thousands": 3,
-    "millions": 6, "billions": 9,
+    "millions": 6, "billions": 9, "lakh": 5, "lakhs": 5, "crore": 7, "crores": 7,
+    "万": 4, "萬": 4, "億": 8, "亿": 8, "만": 4, "억": 8,
 }  # fmt: skip
 """Words of size to the power of ten that they multiply by."""
 HALVES = {"am": "am", "pm": "pm"}
@@ -296,14 +297,28 @@ class _Grammar:
 
     def _ratio(self) -> Term:
         if time := self._time() or self._duration():
-            return time
+            return self._until(time)
         items = [self.sum()]
         while self.accept(":"):
             items.append(self.sum())
-        if len(items) == 1 and items[0].op == "num" and self.peek.text == "to" and self.ahead(1).kind == "num":
-            self.at += 1
+        while items[-1].op == "num" and self.ahead(1).kind == "num" and self._says_to():
             items.append(self.sum())
         return many("ratio", items)
+
+    def _until(self, start: Term) -> Term:
+        """A time, or the pair of both ends where a second one follows: 9:30 am to 11 am."""
+        if start.op != "time" or not (self.accept("-") or self._says_to()):
+            return start
+        end = self._time()
+        if end is None:
+            raise Unparsed("no time behind another")
+        return Term("seq", ("(", ")", start, end))
+
+    def _says_to(self) -> bool:
+        """Consume a `to`."""
+        is_next = self.peek.kind in ("word", "text") and self.peek.text.strip() == "to"
+        self.at += is_next
+        return is_next
 
     def _time(self) -> Term | None:
         """A time by the clock, 7:05 or 19:30 or 7:05 pm; None when it is not one."""
@@ -314,7 +329,7 @@ class _Grammar:
             return None
         half, length = self._half_of_day(3)
         after = self.ahead(3)
-        if not half and not (after.kind == "end" or after.text in (",", ";", "and", "or", ")", "}")):
+        if not half and not (after.kind == "end" or after.text in (",", ";", "and", "or", "to", "-", ")", "}")):
             return None
         self.at += 3 + length
         if not half and hour.text.startswith("0"):
@@ -878,6 +893,8 @@ class _Grammar:
         if row or not rows:
             raise Unparsed("a broken matrix")
         self.depth -= 1
+        if name == "array" and len(rows) == len(rows[0]) == 1:
+            return rows[0][0]
         node = Term("matrix", tuple(rows))
         return Term("fn", ("det", node)) if name == "vmatrix" else node
 
@@ -982,7 +999,7 @@ def _whole(node: Term) -> bool:
     return node.op == "num" and node.args[1] is None
 
 
-_NO_AMOUNTS = ("quantity", "seq", "inf", "pm", "base", "matrix")
+_NO_AMOUNTS = ("quantity", "seq", "inf", "base", "matrix")
 """What has no unit."""
 _PLURAL = re.compile(r"[a-z]{3,20}s")
 

@@ -82,7 +82,7 @@ _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
 """What may stand between an answer phrase and a number that is the answer: nothing, marks, `x = `."""
 _LEAD = re.compile(
     r"(?:(?:is|are|equal to|exactly|approximately|about|around|simply|just|the|that"
-    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s`]|__(?=[^_]+__)|</?(?:b|strong|em|i)>|~~[^~\n]{1,60}~~)+",
+    r"|(?:option|choice)(?!\s(?-i:[AI]\s+[a-z])))\s+|[:：*\s`}]|__(?=[^_]+__)|</?(?:b|strong|em|i)>|~~[^~\n]{1,60}~~)+",
     re.IGNORECASE,
 )
 """What may stand between an answer phrase and its answer."""
@@ -102,7 +102,7 @@ _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['�
 _INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
 """What stands before a number that is a part of something."""
 _GOES_ON = re.compile(
-    r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-z]|\+(?!\w)|"
+    r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-zα-ω]|\+(?!\w)|"
     r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
     r"\s?\(\s?\d|\s?[,;]\s?\d| \d{3}(?!\d)|"
     r"\s*(?:and (?:a|an|one|two|three|\d)|(?:with (?:a |the )?)?remainder|"
@@ -236,8 +236,8 @@ def _after_lead(clause: str) -> tuple[int, str]:
     return start, rest
 
 
-_CLOSING = re.compile(r"</(?:b|strong|em|i)>\Z")
-"""What closes an emphasis of HTML at the end of a clause."""
+_CLOSING = re.compile(r"(?:</(?:b|strong|em|i)>|(?<=[\d万萬億亿만억%])(?:です|になります|となります|입니다|이다))\Z")
+"""What closes an emphasis of HTML, or a sentence of Japanese or Korean behind a number, at the end of a clause."""
 
 
 def _alone(clause: str, number: re.Match[str]) -> bool:
@@ -498,7 +498,7 @@ _VERDICTS = tuple(
         rf"(?:choose|pick|select|go(?:ing)?\s+with)\s+){_CHOSEN}",
         rf"{_START}{_SO}?(?i:(?:(?:it|this|that)\s+(?:is|must\s+be|has\s+to\s+be|matches|corresponds\s+to)|it['’]s"
         rf"|(?:the\s+)?(?:(?:correct|right)\s+)?letter\s+is)\s+){_CHOSEN}",
-        rf"{_CLAUSE_START}(?:{_SO}(?i:it\s+(?:is|must\s+be)\s+)?|which\s+is\s+|[^.!?\n]*(?:[→⇒]|->)\s*){_CHOSEN}",
+        rf"{_CLAUSE_START}(?:{_SO}(?i:it\s+(?:is|must\s+be)\s+)?|(?i:which\s+(?:is|gives|matches|corresponds\s+to)|i\.e\.,?)\s+|[^.!?\n]*(?:[→⇒]|->)\s*){_CHOSEN}",
         rf"{_CLAUSE_START}{_SO}?(?i:only\s+){_CHOSEN}(?i:\s+(?:remains|is\s+left))",
         rf"{_START}{_SO}?(?:答案|因此|所以)?(?:故|应)?选(?:择|项)?\s*[:：]?\s*{_CHOSEN}。?",
     )
@@ -529,8 +529,22 @@ def _last_sentence(text: str, start: int) -> Hit:
     return verdict and found(text, tail + verdict.start("letter"), tail + verdict.end("letter"), "phrase")
 
 
+_ON_A_LINE = re.compile(
+    r"(?:\A|\n)[ \t]*(?:\*{1,3}|__)?[(\[]?(?P<letter>[A-Z])[)\].]?(?:\*{1,3}|__)?\.?[ \t]*(?=\n|\Z)"
+)
+"""A letter on a line of its own."""
+
+
+def _last_line(text: str, start: int) -> Hit:
+    """A letter alone on the last line, where no line before has another one alone, as a list of the choices would."""
+    lines = list(_ON_A_LINE.finditer(text.rstrip(), start))
+    if not lines or lines[-1].end() < len(text.rstrip()) or len({line["letter"] for line in lines}) > 1:
+        return None
+    return found(text, *lines[-1].span("letter"), "bare")
+
+
 _usual = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice, _bare_choice)
-_CHOICE_RULES = (*_usual[:-1], _last_sentence, _explained, _bare_choice)
+_CHOICE_RULES = (*_usual[:-1], _last_sentence, _explained, _last_line, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------

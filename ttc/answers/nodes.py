@@ -506,6 +506,15 @@ def duration(parts: Sequence[Term], dimensions: frozenset[str] = LISTED) -> Term
 
 _OF_WARMTH = re.compile(r"\Adegrees? (?=(?:C|F|[Cc]elsius|[Ff]ahrenheit)\Z)")
 """What stands before the name of a scale of temperature."""
+_RAISED = re.compile(r"(?<=[a-z]) (squared|cubed)\b")
+"""A power of a unit in words: per second squared."""
+
+
+def _in_signs(name: str) -> str:
+    """A unit with its powers in signs: second^2 for second squared."""
+    return _RAISED.sub(lambda match: "^2" if match[1] == "squared" else "^3", name)
+
+
 _POWERS = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
@@ -518,6 +527,7 @@ def unit(text: str) -> Unit:
     powers, factor = Counter[str](), Fraction(1)
     if len(text) > MAX_UNIT_CHARS:
         return Unit("", factor)
+    text = _in_signs(text)
     for at, level in enumerate(text.replace(" per ", "/").split("/")):
         power = 1
         for word in level.split():
@@ -641,7 +651,7 @@ def unit_and_way(name: str) -> tuple[str, str]:
 
 def is_unit(name: str) -> bool:
     """Whether words after a number can be its unit: a known one, or a few plain words that say nothing of it."""
-    name, way = unit_and_way(name)
+    name, way = unit_and_way(_in_signs(name))
     if way and known_unit(name.partition("^")[0].partition("/")[0]) is None:
         return False
     if (portion := _PORTION.fullmatch(name.strip())) and (

@@ -42,10 +42,11 @@ _NUMBERS = {
 _ALL_NUMBERS = re.compile(rf"(?:the )?(?:set of )?(?:all |the )?(?:the )?(?P<kind>{'|'.join(_NUMBERS)})")
 """Words for a set of numbers: all integers, the set of real numbers."""
 _NEGATIVE_INFINITY = frozenset({"negative infinity", "minus infinity"})
-_SUBJECT = re.compile(r"\A(?:(?:the (?:limit|series|integral|sequence)|it) )?(?:is )?(?=[a-z])")
+_SUBJECT = re.compile(r"\A(?:(?:(?:the )?(?:limit|series|integral|sequence)|it) )?(?:is )?(?=[a-z])")
 """What a verdict in words is about: the series converges, it is undefined."""
 _SAME_WORDS = {
-    "dne": "does not exist", "not defined": "undefined", "convergent": "converges", "divergent": "diverges",
+    "dne": "does not exist", "does not exist (dne)": "does not exist", "diverges to infinity": "infinity",
+    "not defined": "undefined", "convergent": "converges", "divergent": "diverges",
 }  # fmt: skip
 """Words that say the same."""
 _ENDLESS = re.compile(
@@ -54,7 +55,8 @@ _ENDLESS = re.compile(
 )
 """Words for infinity where something is counted: infinitely many, there are infinitely many solutions."""
 _NOTHING = re.compile(
-    r"none|(?:the )?(?:empty|null) set|(?:(?:the equation|it|this|the system|there) (?:has|is|are|have|exists?) )?"
+    r"none|(?:the )?(?:empty|null) set|(?:the (?:system|equation)s? (?:is|are) )?inconsistent"
+    r"|(?:(?:the equation|it|this|the system|there) (?:has|is|are|have|exists?) )?"
     r"no (?:(?:such|real|integer|integral|valid|possible|whole|natural|rational) )*"
     r"(?:solutions?|roots?|values?|numbers?|integers?|answers?|pairs?|triples?|zeros|x|n)"
     r"(?: (?:exists?|possible|for x))?"
@@ -81,10 +83,11 @@ def _words(node: Term) -> Term:
     words = text_key(node.args[0])
     if _NOTHING.fullmatch(words):
         return Term("empty")
-    if words in INFINITY or _ENDLESS.fullmatch(words):
-        return _scalar(_INFINITE)
     verdict = _SUBJECT.sub("", words)
-    if (same := _SAME_WORDS.get(verdict, verdict)) != words:
+    same = _SAME_WORDS.get(verdict, verdict)
+    if same in INFINITY or _ENDLESS.fullmatch(words):
+        return _scalar(_INFINITE)
+    if same != words:
         return Term("text", (same,))
     if words in HALVES_AT_TWELVE:
         return Term("time", (12, 0, HALVES_AT_TWELVE[words]))
@@ -104,6 +107,8 @@ def _scalar(node: Term) -> Term:
     node, unit = _lift_unit(node)
     if not unit and node.has("quantity"):
         node = in_letters(node)
+    if _num_signs(node) == 1 and node.has("seq"):
+        return Term("set", (shape(_with_sign(node, "neg")), shape(_with_sign(node, ""))))
     if _num_signs(node) == 1:
         return Term("set", (_with_unit(_with_sign(node, "neg"), unit), _with_unit(_with_sign(node, ""), unit)))
     return _with_unit(node, unit)
@@ -141,7 +146,7 @@ def _lift_unit(node: Term) -> tuple[Term, str]:
         return (
             (Term("add", (*node.args[:-1], inner)), name) if is_length and exact(node.args[0]) is None else (node, "")
         )
-    if node.op in ("neg", "mul", "div") and not any(child.has("quantity") for child in node.args[:-1]):
+    if node.op in ("neg", "mul", "div", "pm") and not any(child.has("quantity") for child in node.args[:-1]):
         inner, unit = _lift_unit(node.args[-1])
         return Term(node.op, (*node.args[:-1], inner)), unit
     return node, ""
@@ -565,8 +570,17 @@ def _equation(operands: list[Term], node: Term) -> Term:
         return Term("named", (name, shape(first)))
     if _label(first) and not any(operand.symbols() for operand in operands[1:]) and _consistent(operands[1:]):
         return Term("named", (_label_name(first), shape(last)))
+    if first.op == last.op == "ratio" and (names := _names_of(first)) and len(last.args) == len(names):
+        parts = [part for _, part in sorted(zip(names, last.args, strict=True), key=lambda pair: pair[0])]
+        return Term("named", (":".join(sorted(names)), shape(Term("ratio", tuple(parts)))))
     constant = not any(operand.symbols() for operand in operands)
     return shape(last) if constant and _consistent(operands) else Term("rel", node.args)
+
+
+def _names_of(node: Term) -> list[str]:
+    """The letters of a ratio, a:b:c, each once; nothing for any other ratio."""
+    names = [str(part.args[0]) for part in node.args if part.op == "sym"]
+    return names if len(names) == len(node.args) == len(set(names)) else []
 
 
 def _label(node: Term) -> bool:

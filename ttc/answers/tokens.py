@@ -65,8 +65,8 @@ _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
 _BRACED_COMMA = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3})+(?=\{,\}\d{1,2}(?!\d))")
 _EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.])(?!.*,)", re.DOTALL)
 """Numbers whose thousands points part: 1.234.567, 1.234{,}50, and 1.234,50 as the whole answer."""
-_EURO_AMOUNT = re.compile(r"(\d),(\d\d)(?=\s*(?:EUR|[Ee]uros?)\b)")
-"""A decimal comma before the name of a currency: 3,50 EUR."""
+_COMMA_AMOUNT = re.compile(r"(\d),(\d\d)(?=\s*(?:(?:EUR|[Ee]uros?)\b|\\?\$\Z))")
+"""A decimal comma before the name or the sign of a currency: 3,50 EUR, 3,50 $."""
 _SPACED = re.compile(r"(?<![\w.,^_}/\\])\d{1,3}(?:(?:\\ |[~\xa0])\d{3})+(?![\d/^_!])(?!\s*\\frac)")
 """A number whose thousands a space parts that no line breaks at: 3 125/1000 is a mixed number, 12 345 may be two."""
 _SPACED_WHOLE = re.compile(
@@ -79,7 +79,7 @@ _CALCULATED = re.compile(r"<<[^<>]*>>")
 # -- boxes, looks and styles -------------------------------------------------------------------------------------------
 _NESTED_BOX = re.compile(
     r"\\(?:f?box(?:ed)?|underline|bm|boldsymbol|ensuremath|textcolor\s*\{[a-z]{1,20}\}|color\s*\{[a-z]{1,20}\}(?=\s*\{)"
-    r"|(?:mathbf|mathrm|textbf)(?=\s*\{\s*(?:[A-Za-z]\s*=|\\[dtc]?frac|\\sqrt)))\s*\{"
+    r"|(?:mathbf|mathrm|textbf)(?=\s*\{\s*(?:[A-Za-z]\s*=|\\(?!text|math|mbox)[A-Za-z])))\s*\{"
 )
 r"""A box, a line, bold face or a colour around a formula, up to its brace: `\boxed{`, `\textcolor{red}{`."""
 _LOOKS = re.compile(r"\\(?:tiny|small|large|Large|LARGE|huge|Huge|normalsize|color\s*\{[a-z]{1,20}\})(?![A-Za-z{])")
@@ -98,10 +98,11 @@ _DMS = re.compile(
 )
 r"""An angle in degrees, minutes and seconds: `30^\circ 15' 20''`."""
 _CYCLE = re.compile(
-    r"(?<![\d.])(\d*\.\d{0,12}?)(?P<cycle>\d{1,6}?)(?P=cycle){2,12}\s*(?:\.{3}|\\(?:l|c|)dots(?![A-Za-z]))(?!\d)"
+    r"(?<![\d.])(\d*\.\d{0,12}?)(?P<cycle>\d{1,6}?)(?:(?P=cycle){2,12}|(?<=\d\d)(?P=cycle))\s*(?:\.{3}|\\(?:l|c|)dots(?![A-Za-z]))(?!\d)"
 )
-_DOTTED = re.compile(r"(?<=[.\d])\\dot\s?\{(\d)\}(?:(\d{0,8})\\dot\s?\{(\d)\})")
-"""A repeating decimal with dots behind it, 0.1666..., or dots above the ends of its cycle."""
+_DOTTED = re.compile(r"(?<=[.\d])\\dot\s?(?:\{(\d)\}|(\d))(?:(\d{0,8})\\dot\s?(?:\{(\d)\}|(\d)))?")
+_CYCLE_IN_BRACKETS = re.compile(r"\A(-?\d*\.\d{0,12})\((\d{1,12})\)\Z")
+"""A repeating decimal with dots behind it, 0.1666..., dots above the ends of its cycle, or brackets around that."""
 _CHOSEN = re.compile(
     r"(?:(?:\\binom)?\{\s{0,4}\}\s{0,4})?[_^]\s*(?:\{\s*(?P<braced>\w{1,9})\s*\}|(?P<upper>\w))\s*C\s*"
     r"_\s*(?:\{\s*(?P<below>\w{1,9})\s*\}|(?P<lower>\w))"
@@ -124,7 +125,8 @@ _ORDINAL = re.compile(
 r"""The letters of an ordinal number: the th of `5^{\text{th}}`."""
 # -- what stands before a value ----------------------------------------------------------------------------------------
 _VALUE_IN_TEXT = re.compile(
-    r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf)\s*\{([^{}A-Za-z]*\d[^{}]*)\}"
+    r"\\(?:text|mbox|textbf|textrm|textit|textsf|texttt|mathrm|mathbf|mathtt|mathsf)\s*"
+    r"\{((?:\s*[A-Za-z]\s?=)?[^{}A-Za-z]*\d[^{}]*)\}"
 )
 r"""Text that begins with a number: `\text{5 cm}`."""
 _LABEL = re.compile(
@@ -139,13 +141,14 @@ _LABEL_IN_TEXT = re.compile(r"\s*\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\
 """A letter and its value that wear one style."""
 _TITLE = re.compile(
     r"\s*(?:=|(?i:(?:final\s)?answer)\s*[:=]|\\(?:approx|equiv|therefore|implies|to)(?![A-Za-z])"
-    r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly)\s*\}"
+    r"|\\text\s*\{\s*(?:approximately|about|roughly|around|exactly|at|from|diverges to|tends to|"
+    r"(?i:thus|so|hence|therefore),?)\s*\}"
     r"|\\(?:text|textbf|textrm|textit|mathrm|mathbf|mbox)\s*\{\s*"
     r"(?P<words>ANS(?:WER)?|[A-Za-z]*[a-z][A-Za-z' ]{1,60}?)\s*"
     r"(?:(?:[:=]|\b(?:is|are)\s?:?)\s*\}|\}\s*[:=])"
     r"|(?:\\Pr|P|\\(?:mathbb|mathrm|text|operatorname)\{P\})\s*\((?=[^()]*(?:[=|A-Z<>]|\\(?:mid|cap|cup|text)))[^()]{1,60}\)\s*(?:=|\\approx(?![A-Za-z]))"
     r"|(?:\\(?:text|textrm|mathrm|operatorname|mathbb)\s*\{\s*(?:rank|nullity|dim|deg|tr|Var|Cov|SD|E|pH|pOH)\s*\}"
-    r"|\\(?:dim|deg)(?![A-Za-z])|pO?H)\s*(?:\([^()=]{1,40}\)|\[[^\[\]=]{1,40}\]|\s?[A-Za-z](?![A-Za-z]))?\s*"
+    r"|\\(?:dim|deg|min|max)(?![A-Za-z])|pO?H)\s*(?:\([^()=]{1,40}\)|\[[^\[\]=]{1,40}\]|\s?[A-Za-z](?![A-Za-z]))?\s*"
     r"(?:=|\\approx(?![A-Za-z]))"
     r"|(?:\\sigma\s*\^\s*\{?2\}?|\\nabla\s*[A-Za-z](?:\([^()=]{1,20}\))?)\s*="
     r")\s*(?=[-\d.$({A-Za-z\\])(?!.*[,;].*[:=])",
@@ -174,6 +177,8 @@ _MICRO = re.compile(
     r"(?<=\d)\s*(?:\\(?:text|mathrm)\s*\{\s*)?\\mu\s*(?:\\(?:text|mathrm)\s*\{\s*)?([mgsLCFA])(?![A-Za-z])\s*\}?"
 )
 r"""A Greek letter before a unit, for a millionth of it: `5 \mu m`, `5\mu\text{F}`."""
+_DOLLAR_BEHIND = re.compile(r"\A(-?\d[\d.,]*)\s?\\?\$\Z")
+"""A dollar sign behind an amount that is the whole answer, as many languages write it: 3,50 $."""
 _DOLLARS = re.compile(r"^(-?)\$(?=\s?[\d.])(?!.*\$)", re.DOTALL)
 """A dollar sign before an amount, where no second one makes it the start of a formula: $5, -$5."""
 _IN_THOUSANDS = re.compile(r"(USD {1,2}\d[\d,]*(?:\.\d+)?) ?([kKmMbB])(?![A-Za-z])")
@@ -234,7 +239,8 @@ def _subscripted(match: re.Match[str]) -> str:
 _SPELLINGS = {
     # Relations and operations.
     r"\le ": "leq leqslant leqq", r"\ge ": "geq geqslant geqq", r"\ne ": "neq", "<": "lt", ">": "gt",
-    r"\to ": "rightarrow longrightarrow", "*": "ast star", ":": "colon", r"\frac": "dfrac tfrac cfrac",
+    r"\to ": "rightarrow longrightarrow", "*": "ast star", ":": "colon",
+    r"\frac": "dfrac tfrac cfrac sfrac nicefrac xfrac",
     r"\land ": "wedge", r"\lor ": "vee", r"\neg ": "lnot", r"\implies ": "Rightarrow Longrightarrow",
     r"\iff ": "leftrightarrow Leftrightarrow longleftrightarrow Longleftrightarrow",
     # Brackets and sets.
@@ -274,6 +280,20 @@ def _share(match: re.Match[str]) -> str:
     return rf"\frac{{{match[1]}}}{{{match[2]}}}" if int(match[1]) <= int(match[2]) else match[0]
 
 
+_LOGARITHM = re.compile(r"\\?log\s?_\s?\{?\w{1,2}\}?|\\?(?<![A-Za-z])(?:lg|ln|log)(?![A-Za-z])")
+"""A logarithm to any base, which is a matter of a constant factor inside O(n log n)."""
+
+
+def _cases(match: re.Match[str]) -> str:
+    """An array behind a brace that nothing closes: a system, or a function by cases."""
+    return rf"\begin{{cases}}{match[1]}\end{{cases}}"
+
+
+def _repeated(match: re.Match[str]) -> str:
+    """A root as often as its multiplicity says."""
+    return ", ".join([match["root"]] * int(match["times"] or match["number"]))
+
+
 _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     # Layout and marks that say nothing.
     (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
@@ -284,9 +304,11 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         r"\1\2",
     ),
     ("{", re.compile(r"\{\s?([-+:])\s?\}"), r"\1"),
+    (".", re.compile(r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)"), r"\1{\2}"),
     ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
     # Relations and operations.
     (r"\not", re.compile(r"\\not\s*="), r"\\ne "),
+    (r"\mid", re.compile(r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])"), "|"),
     ("...", re.compile(r"(?<!\d)\.\.\."), r"\\dots "),
     ("<=", re.compile(r"<="), r"\\le "),
     (">=", re.compile(r">="), r"\\ge "),
@@ -295,10 +317,21 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ("x", re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
     (r"\times", re.compile(r"(?<=\d)\s*\\times\s*\Z"), ""),
     (r"\equiv", re.compile(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
+    (r"\equiv", re.compile(r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)"), r"\1(x)="),
+    (
+        "=",
+        re.compile(
+            r"(?<=[\w})])(?:[\s,]|\\[ ,;:])*\(?(?:\\text\s?\{)?\s*\(?"
+            r"(?:attained |achieved |reached )?(?:at|when|for)\s*\}?\s*[a-z]"
+            r"(?:\s?=(?:\\[a-z]+|(?![A-Za-z]{2})[^(),;=]){1,30}){1,3}\)?\}?\s*\Z"
+        ),
+        "",
+    ),
+    ("O", re.compile(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
     ("^", re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
     ("d", _LEIBNIZ, _primed),
     (r"\partial", _PARTIAL, _subscripted),
-    ("mapsto", re.compile(r"\A(?:[fgh]\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
+    ("mapsto", re.compile(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
     ("const", re.compile(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
     # Brackets and sets.
     ("left<", re.compile(r"\\left\s?<"), r"\\langle "),
@@ -325,7 +358,31 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         ),
         "",
     ),
-    (r"\text", re.compile(r"\\text\s?\{\s*([,.])\s*\}"), r"\1"),
+    (r"\text", re.compile(r"\\text\s?\{\s*([,.:])\s*\}"), r"\1"),
+    ("%", re.compile(r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])"), r"\\% \1"),
+    (
+        " is the ",
+        re.compile(
+            r"\\text\s?\{\s*is the (?:only |unique |final )?(?:answer|solution|value|integer|number|root)\s*\}\s*\Z"
+        ),
+        "",
+    ),
+    ("only", re.compile(r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)"), ""),
+    (r"\begin", re.compile(r"\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", re.DOTALL), _cases),
+    (
+        "|",
+        re.compile(r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z"),
+        r"\1(\2, \3)",
+    ),
+    (
+        "multiplicity",
+        re.compile(
+            r"(?<![\\A-Za-z])(?P<root>(?:(?!\\text|\band\b)[^,;{}]|\{[^{}]*\}){1,80}?)(?:\s|\\[ ,;])*\(?"
+            r"\\text\s?\{[\s,(]*(?:with |of )?multiplicity\s*(?P<times>[1-9])?\)?\s*\}"
+            r"(?(times)|\s*(?P<number>[1-9]))\s*\)?(?=\s*(?:[,;]|\\text\s?\{\s*(?:,|and)|and\b|\Z))"
+        ),
+        _repeated,
+    ),
     (",", re.compile(r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
     ("\\", re.compile(r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
     # Numerals, and words before or behind them.
@@ -344,6 +401,7 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
         r"_{\1\2}",
     ),
     ("E", re.compile(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
+    ("from", re.compile(r"\A(\\text\s?\{\s*)?from (?=\d)"), r"\1"),
     ("", re.compile(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
     ("%", CHANGE, lambda match: match["before"] or match["behind"]),
     (" o", re.compile(_ONE_OF.format("out of")), _share),
@@ -356,6 +414,11 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
             r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
             r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z"
         ),
+        r" \\approx \1",
+    ),
+    (
+        "(",
+        re.compile(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
         r" \\approx \1",
     ),
     # Units.
@@ -405,11 +468,17 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
 """What a spelling has in it, the spelling, and the one that stands for it."""
 
 
+_ESCAPED = re.compile(r"(?=.*\\\\[A-Za-z]{2})(?:[^\\]|\\\\)*", re.DOTALL)
+r"""LaTeX as a JSON string has it, each backslash twice: `\\frac{1}{2}`."""
+
+
 # -- the plain form ----------------------------------------------------------------------------------------------------
 def plain(text: str) -> str:
     """Return `text` as plain LaTeX-like ASCII where it is mathematics; other characters stay. Never raises."""
     if text.isdigit() and text.isascii():
         return text
+    if "\\\\" in text and _ESCAPED.fullmatch(text):
+        text = text.replace("\\\\", "\\")
     text = _SPACED.sub(lambda match: re.sub(r"\D", "", match[0]), _unframed(_unbold(text.strip())))
     boxed = _NESTED_BOX.match(text) is not None
     text = _with_plain_numbers(text)
@@ -431,7 +500,7 @@ def _with_plain_numbers(text: str) -> str:
     text = _POINTED.sub(lambda match: match[0].replace(".", ""), text)
     if european := _EUROPEAN.match(text):
         text = f"{european[1].replace('.', '')}.{european[2]}{text[european.end() :]}"
-    return _EURO_AMOUNT.sub(r"\1.\2", text)
+    return _COMMA_AMOUNT.sub(r"\1.\2", text)
 
 
 def _with_plain_commands(text: str) -> str:
@@ -457,18 +526,24 @@ def _without_styles(text: str) -> str:
         text = labelled[1]
     text = _VALUE_IN_TEXT.sub(r" \1 ", _ORDINAL.sub("", _NESTED_BOX.sub("{", text)))
     # A currency sign is not a mathematics delimiter.
-    text = _DOLLARS.sub(r"\1 USD ", text).replace(r"\$", " USD ")
+    text = _DOLLARS.sub(r"\1 USD ", _DOLLAR_BEHIND.sub(r"\1 USD", text)).replace(r"\$", " USD ")
     if "USD" in text:
         text = _IN_THOUSANDS.sub(lambda match: f"{match[1]} {_SIZE_LETTERS[match[2].lower()]} ", text)
     text = _SPACES.sub(" ", _WRAPPERS.sub(" ", text)).strip()
     return _RATE.sub(lambda match: rf"{match[2]} \text{{{match[1]}{'/' + match['for'] if match['for'] else ''}}}", text)
 
 
+MAX_LEADS = 2
+r"""As in `\therefore \text{Answer} = 5`."""
+
+
 def _without_lead(text: str) -> str:
     """What stands before a value and only names it is dropped, unless its words change the value: `twice`."""
-    lead = _LABEL.match(text) or _TITLE.match(text)
-    if lead and _NO_TITLE.isdisjoint((lead.groupdict().get("words") or "").lower().split()):
-        return text[lead.end() :]
+    for _ in range(MAX_LEADS):
+        lead = _LABEL.match(text) or _TITLE.match(text)
+        if lead is None or not _NO_TITLE.isdisjoint((lead.groupdict().get("words") or "").lower().split()):
+            break
+        text = text[lead.end() :]
     return text
 
 
@@ -531,7 +606,10 @@ def _without_frame(text: str) -> str:
 
 def _listed(rows: str) -> str:
     """The equations of a system with commas between; empty where a row is something else, as in a function by cases."""
-    equations = [row.replace("&=", "=").strip(" ,;\n") for row in re.split(r"\\\\", rows.strip().removesuffix("\\\\"))]
+    all_rows = [row.replace("&=", "=").strip(" ,;\n") for row in re.split(r"\\\\", rows.strip().removesuffix("\\\\"))]
+    if len(all_rows) > 1 and all(row.startswith("=") for row in all_rows[1:]):
+        return "".join(all_rows)
+    equations = all_rows
     each = all(row.count("=") == 1 and not re.search(r"[&<>]|\\text", row) for row in equations)
     return ", ".join(equations) if each else ""
 
@@ -556,8 +634,14 @@ def _rewritten(text: str) -> str:
     if r"\frac" in text and ("text" in text or "mathrm" in text):
         text = _UNIT_FRACTION.sub(r"\\text{\1}/\\text{\2}\3", text)
     if "dot" in text or "..." in text:
-        text = _CYCLE.sub(r"\1\\overline{\g<cycle>}", _DOTTED.sub(r"\\overline{\1\2\3}", text))
+        text = _CYCLE.sub(r"\1\\overline{\g<cycle>}", _DOTTED.sub(_overlined, text))
+    if text.endswith(")"):
+        text = _CYCLE_IN_BRACKETS.sub(r"\1\\overline{\2}", text)
     return _DMS.sub(_degrees, text) if "'" in text else text
+
+
+def _overlined(match: re.Match[str]) -> str:
+    return rf"\overline{{{''.join(filter(None, match.groups()))}}}"
 
 
 def _degrees(match: re.Match[str]) -> str:
@@ -776,6 +860,8 @@ _DATES = (
     re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?,? {_YEAR}", re.IGNORECASE),
     re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME},? {_YEAR}", re.IGNORECASE),
 )
+_WEEKDAY = re.compile(r"(?:mon|tues|wednes|thurs|fri|satur|sun)day,? (?=\w+ \w)", re.IGNORECASE)
+"""The day of the week before a date."""
 _DAYS = (
     re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?", re.IGNORECASE),
     re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME}", re.IGNORECASE),
@@ -813,6 +899,8 @@ _NUCLIDE = re.compile(
     rf"(?P<element>{_ELEMENT})[\s}}]*"
 )
 r"""A kind of atom with its mass and its number: `{}^{14}_{7}\text{N}`."""
+_HYBRID = re.compile(r"(?=.*\d)(?:d\^?2)?sp(?:\^?[23])?(?:d(?:\^?2)?)?")
+"""Mixed orbitals of an atom: sp^3, sp^3d^2."""
 _CHEMICAL_MARKS = re.compile(r"\\(?:text|mathrm|ce|rm)(?![A-Za-z])|[{}_\s]")
 MAX_REACTION, MAX_DESIGNATION = 250, 64
 """Characters of the longest reaction, and of the longest date, code or chemical formula."""
@@ -822,6 +910,8 @@ def chemical(text: str) -> str:
     """A chemical formula or a reaction in one spelling; empty for anything else."""
     if nuclide := _NUCLIDE.fullmatch(text):
         return f"{nuclide['mass'] or nuclide['above']}_{nuclide['number'] or nuclide['below']}{nuclide['element']}"
+    if "_" not in text and (hybrid := _HYBRID.fullmatch(_CHEMICAL_MARKS.sub("", text))):
+        return hybrid[0].replace("^", "")
     bare = _CHEMICAL_MARKS.sub("", _ARROW.sub("->", _IN_BRACKETS.sub("", text)))
     sides = bare.split("->")
     if len(sides) == 1:
@@ -857,7 +947,7 @@ def designation(text: str) -> str:
     if "\\" in text:
         return chemical(text) or _bearing(text) or _date(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))
     code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
-    return _date(text) or chemical(text) or _cycles(text) or (text if code else "")
+    return _date(text) or chemical(text) or _bearing(text) or _cycles(text) or (text if code else "")
 
 
 _BEARING = re.compile(
@@ -865,11 +955,20 @@ _BEARING = re.compile(
     r"(?:\\text\s?\{)?\s*(?P<to>[NSEW])\s*\}?"
 )
 
+_AWAY = re.compile(
+    r"(?P<angle>\d{1,2}(?:\.\d{1,4})?)\s*(?:\^\s?\{?\s?\\circ\s?\}?|degrees?)\s*(?:\\text\s?\{)?\s*"
+    r"(?P<to>north|south|east|west) of (?:due )?(?P<from>north|south|east|west)\s*\}?",
+    re.IGNORECASE,
+)
+"""A direction by how far it lies from one of the four: 30 degrees north of east."""
+
 
 def _bearing(text: str) -> str:
-    """A direction by the compass, N 30 degrees E, which is no product."""
-    match = _BEARING.fullmatch(text)
-    return f"{match['from']}{match['angle']}{match['to']}" if match else ""
+    """A direction by the compass, N 30 degrees E or 30 degrees north of east, which is no product."""
+    if match := _BEARING.fullmatch(text):
+        return f"{match['from']}{match['angle']}{match['to']}"
+    away = _AWAY.fullmatch(text)
+    return f"{away['from'][0].upper()}{away['angle']}{away['to'][0].upper()}" if away else ""
 
 
 _CYCLES = re.compile(r"(?:\(\s?\d{1,3}(?: \d{1,3})+\s?\)\s?)+")
@@ -888,6 +987,7 @@ def _cycles(text: str) -> str:
 
 
 def _date(text: str) -> str:
+    text = _WEEKDAY.sub("", text, count=1) if _WEEKDAY.match(text) else text
     for match in filter(None, (pattern.fullmatch(text) for pattern in (*_DATES, *_DAYS))):
         month = match["month"].lower()
         number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1

@@ -51,6 +51,7 @@ from ttc.errors import ConfigError
 from ttc.verifiers.maths.asked import (
     asks_base,
     asks_chance,
+    asks_order,
     asks_percent,
     asks_ratio,
     asks_residue,
@@ -65,6 +66,7 @@ from ttc.verifiers.maths.comparing import (
     Decide,
     EqualityPolicy,
     Percent,
+    Reading,
     Ternary,
     as_ratio,
     read_alike,
@@ -88,7 +90,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "15"
+VERSION = "16"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -152,7 +154,7 @@ class MathVerifier(TargetVerifier[Target]):
             return await self._by_parts(goal, golds, submission, extraction, clock)
         if isinstance(extraction, Verdict) and extraction.reason == "hedge":
             extraction = self._parts(goal, submission.text) or extraction
-        if isinstance(extraction, Extraction) and extraction.method == "last_number":
+        if isinstance(extraction, Extraction) and extraction.method in ("last_number", "box"):
             extraction = _with_unit(extraction, submission.text)
         return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
 
@@ -201,8 +203,9 @@ class MathVerifier(TargetVerifier[Target]):
                 raise ConfigError(f"the gold {text[:80]!r} {defect}")
 
     def _policy_for(self, gold: Target) -> EqualityPolicy:
+        order: Reading = "tuple" if not gold.order and asks_order(gold.question) else gold.order
         policy = dataclasses.replace(
-            self._policy, absolute=gold.tolerance, reading=gold.order, domain=gold.domain or domains(gold.question)
+            self._policy, absolute=gold.tolerance, reading=order, domain=gold.domain or domains(gold.question)
         )
         if gold.percent:
             return dataclasses.replace(policy, percent=gold.percent)
@@ -280,33 +283,66 @@ _STATISTIC = re.compile(
 _NO_VALUE = re.compile(r"\A\s*,|\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
 """What makes of a letter and what is behind it more, or less, than one choice."""
 _QUALIFIED = re.compile(
-    r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+)"
+    r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+|(?=\\text))"
     r"(?P<words>\\text\s?\{[\s,]*(?:(?:for|where|with)(?: (?:all|any|every|each|some))?)?"
-    r"(?: (?:real|positive|arbitrary|non-?negative|natural))*(?: (?:constants?|integers?|numbers?))?\s*\})?\s*"
-    r"(?P<letter>[A-Za-z](?:_\d)?)\s*"
+    r"(?: (?:real|positive|arbitrary|fixed|non-?negative|natural))*(?: (?:constants?|integers?|numbers?))?\s*\})?\s*"
+    r"(?P<open>\()?(?P<letters>[A-Za-z](?:_\d)?(?:(?:\s*,\s*|\s*\\text\s?\{\s*and\s*\}\s*)[A-Za-z](?:_\d)?)?)\s*"
     r"(?P<bound>(?:>|\\ge)\s*[01]|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?"
     r"|\\ne\s*-?\d+(?:\s*,\s*-?\d+)*"
-    r"|\\text\s?\{\s*is an?y? (?:arbitrary |real |positive )*(?:constant|integer|number)\s*\})?\s*"
+    r"|\\text\s?\{\s*is an?y? (?:arbitrary |real |positive )*(?:constant|integer|number)\s*\})?\s*(?(open)\)\s*)"
 )
 """A value, and behind it what its letter runs over: 2^k for all k > 0, 2x + c where c is a constant."""
 _BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
 """Signs of a value that its domain may change: a bound, or a period, which holds for whole numbers of both signs."""
-_FREE = re.compile(r"\\mathbb\s?\{?R")
-"""What a gold may say of a letter that an answer leaves out: it is any number."""
+_DOMAINS = (
+    ("any", re.compile(r"\\mathbb\s?\{?R\}?(?!\s*[\^_])|\b(?:real|arbitrary|any) (?:\w+ )?(?:constant|number)s?\b")),
+    ("from 0", re.compile(r"\\ge\s*0|non-?negative")),
+    (
+        "from 1",
+        re.compile(r"\\ge\s*1|\\mathbb\s?\{?N|[\^_]\s?\{?\s?(?:\+|>\s*0)|\b(?:positive|natural) (?:integer|number)"),
+    ),
+)
+"""What is said of the letter of a family of values, by how it is said."""
 
 
-def _without_domain(gold: str, answer: str, only: re.Pattern[str] | None = None) -> str:
-    """An answer without what its letter runs over, perhaps `only` such, where the gold does not say it either."""
-    match = _QUALIFIED.fullmatch(answer) if "\\" in answer or "," in answer else None
-    if match is None or not (match["words"] or match["bound"]) or _QUALIFIED.fullmatch(gold):
-        return answer
+def _without_domain(text: str, other: str, is_gold: bool) -> tuple[str, str]:
+    """A text without what its letter runs over, and the letter, which may have another name where it is any number.
+
+    An answer may say what its letter runs over where the gold does not.
+    """
+    match = _QUALIFIED.fullmatch(text) if "\\" in text or "," in text else None
+    if match is None or not (match["words"] or match["bound"]):
+        return text, ""
     value, limits = match["value"], match["bound"] or ""
-    if only is not None and not only.search(limits):
-        return answer
+    kind, beside = _domain(match), _QUALIFIED.fullmatch(other)
+    if kind != "any" and (beside is not None or is_gold) and (beside is None or kind != _domain(beside)):
+        return text, ""
     if limits.startswith(r"\ne") and r"\frac" not in value:
-        return answer  # c x^2 without c = 0 is another family
-    uses = re.search(rf"(?<![A-Za-z\\]){match['letter']}(?![A-Za-z])", value)
-    return value if uses and not _BOUND_OR_PERIOD.search(value) else answer
+        return text, ""  # c x^2 without c = 0 is another family
+    letters = re.findall(r"(?<![A-Za-z\\])[A-Za-z](?:_\d)?(?![A-Za-z])", match["letters"])
+    node = None if _BOUND_OR_PERIOD.search(value) else _shape(value)
+    if node is None or not node.symbols().issuperset(letters):
+        return text, ""
+    return value, letters[0] if kind == "any" and len(letters) == 1 else ""
+
+
+def _domain(match: re.Match[str]) -> str:
+    """What is said of a letter: any number, the words for what is no real number, or nothing that is known."""
+    limits = f"{match['words']} {match['bound']}"
+    return next((kind for kind, pattern in _DOMAINS if pattern.search(limits)), limits)
+
+
+_UNKNOWNS = frozenset("xyz")
+
+
+def _by_free_letter(gold: Term, answer: Term, letter: str, question: str) -> Term:
+    """An answer with the gold's letter for a number that may be any: kx beside cx for any real c."""
+    others = answer.symbols() - gold.symbols()
+    if not letter or letter in answer.symbols() or len(others) != 1:
+        return answer
+    (other,) = others
+    is_known = other in _UNKNOWNS or re.search(rf"(?<![A-Za-z]){other}(?![A-Za-z])", question)
+    return answer if is_known else renamed(answer, other, letter)
 
 
 _LOGIC = re.compile(r"\\(?:neg|land|lor|to|implies|iff)(?![A-Za-z])")
@@ -321,7 +357,7 @@ def weigh(
     Raises TooLarge beyond the grammar's caps.
     """
     left, right = _plain(gold), _plain(answer)
-    left, right = _without_domain(right, left, _FREE), _without_domain(left, right)
+    (left, letter), (right, _) = _without_domain(left, right, is_gold=True), _without_domain(right, left, is_gold=False)
     if decision := _by_text(gold, answer, left, right, question):
         return decision
     first, second = _shape(left), _shape(right)
@@ -334,7 +370,8 @@ def weigh(
     if second is None:
         return False, UNPARSED
     first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    first, second = _read_together(first, _decimal(first, right, second), question)
+    second = _by_free_letter(first, _decimal(first, right, second), letter, question)
+    first, second = _read_together(first, second, question)
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_alike(first, second)
@@ -399,12 +436,18 @@ def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
     return (_shape(" ".join(text)) or node) if other.symbols() == frozenset(text) - CONSTANTS else node
 
 
+_IN_THOUSANDS = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)\s?(?:\\(?:text|mathrm)\s?\{\s?)?(?P<size>[kKM])\s?\}?")
+"""A number with the letter of a thousand or a million behind it: 45k, 4.5M."""
 _DECIMAL_COMMA = re.compile(r"\A(-?(?:USD |EUR )?(?:0|[1-9]\d*)),(\d+)(?=\D*\Z)")
+THOUSAND = 1000
 _LAKHS = re.compile(r"-?(?:USD |INR )?[1-9]\d?(?:,\d\d)+,\d{3}")
 
 
 def _decimal(gold: Term, text: str, answer: Term) -> Term:
-    """A list that is one number, 2,5 by its comma or 12,34,567 as in India, beside a gold that is one number."""
+    """What is one number beside a gold that is one: a list, 2,5 by its comma or 12,34,567 as in India, and 45k."""
+    if gold.op == "scalar" and (short := _IN_THOUSANDS.fullmatch(text)) and (exact(gold.args[0]) or 0) >= THOUSAND:
+        size = "thousand" if short["size"] in "kK" else "million"
+        return _shape(f"{short[1]} {size}") or answer
     if answer.op != "set" or gold.op not in ("scalar", "quantity"):
         return answer
     pointed = text.replace(",", "") if _LAKHS.fullmatch(text) else _DECIMAL_COMMA.sub(r"\1.\2", text)
@@ -514,10 +557,24 @@ def _whole(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
 
 
 def _with_unit(extraction: Extraction, text: str) -> Extraction:
-    """The last number of a text with the unit behind it: of "It takes 2 hours." the answer in minutes is 120."""
+    r"""An answer with the unit behind it: of "It takes 2 hours." or `\boxed{2}$ hours` the answer in minutes is 120."""
     end = extraction.span[1] if extraction.span else len(text)
-    unit_behind = text[end : end + unit_after(text[end : end + 20])]
-    return dataclasses.replace(extraction, final=f"{extraction.final}{unit_behind}")
+    if extraction.method == "last_number":
+        unit_behind = text[end : end + unit_after(text[end : end + 20])]
+        return dataclasses.replace(extraction, final=f"{extraction.final}{unit_behind}")
+    behind = _BEHIND_BOX.match(text, end)
+    measure = unit(behind["unit"]) if behind and _AMOUNT.fullmatch(extraction.final or "") else None
+    if behind is None or measure is None or not measure.dimension:
+        return extraction
+    return dataclasses.replace(extraction, final=rf"{extraction.final} \text{{{behind['unit']}}}")
+
+
+_BEHIND_BOX = re.compile(
+    r"\}\s?(?:\$\$?|\\\)|\\\])\s(?!in\s)(?P<unit>[A-Za-z]{2,14})(?![A-Za-z/^])(?! (?:per|squared|cubed)\b)"
+)
+r"""A word behind a formula that ends with a box: `$\boxed{5}$ miles`."""
+_AMOUNT = re.compile(r"[-\d.,{}\s]+|\d*\s*\\[dt]?frac\s?\{\d+\}\s?\{\d+\}")
+"""A number without anything else."""
 
 
 def _bare(gold: str) -> str:

@@ -55,6 +55,11 @@ _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
 _PRIMES = re.compile(r"\bprime factor|\bproduct of (?:its )?prime", re.IGNORECASE)
 _RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
 _CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECASE)
+_ORDER = re.compile(
+    r"(?:^|[.?!:;,]\s+|\bplease\s)\s*(?:order|arrange|rank|sort|put)\b[^.?!]{0,120}"
+    r"\b(?:least|greatest|smallest|largest|lowest|highest|shortest|longest|(?:a|de)scending|(?:in|de)creasing)\b",
+    re.IGNORECASE,
+)
 _RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
 _TENS = re.compile(r"\b10\s*(?:\^|\*\*)")
 """A power of ten in a question, which its answer must not repeat."""
@@ -121,6 +126,11 @@ def asks_chance(question: str) -> bool:
     return bool(question) and bool(_CHANCE.search(question))
 
 
+def asks_order(question: str) -> bool:
+    """Whether a question wants things put in order: "Order them from least to greatest"."""
+    return bool(question) and bool(_ORDER.search(question))
+
+
 def asks_residue(question: str) -> bool:
     """Whether a question speaks of remainders, so that 3 mod 7 answers it as 3 does."""
     return bool(question) and bool(_RESIDUE.search(question))
@@ -153,7 +163,7 @@ def with_question(answer: str, question: str) -> Target:
     by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer) or bool(asks_unit(question))
     odds = asks_chance(question) and any(node.op == "div" for node in golds)
     by_question |= odds or asks_residue(question)
-    by_question |= bool(_POWERS.search(question))
+    by_question |= bool(_POWERS.search(question)) or (asks_order(question) and "," in answer)
     by_question |= bool(_REDUCE.search(question)) and any(node.op == "div" for node in golds)
     needed = not settled or by_question
     return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)

@@ -399,7 +399,7 @@ def read_turns(gold: Term, answer: Term, question: str) -> Term:
 
     Other solutions than periodic ones have letters of their own only where the question names none: n = 2^k.
     """
-    if gold.op != "named" or not (_has_pi(gold) or question):
+    if gold.op not in ("named", "tuple") or not (_has_pi(gold) or question):
         return answer
     own, other = gold.symbols() - answer.symbols(), answer.symbols() - gold.symbols()
     if len(own) != 1 or len(other) != 1 or not own | other <= _INTEGERS:
@@ -462,7 +462,7 @@ def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
 def _progression(node: Term) -> Term:
     """Numbers n = 6k + 1, or several such, as the residue classes that they are; all else as it is."""
     if node.op != "named":
-        return node
+        return _residue_class(node)
     body = node.args[1]
     classes = tuple(map(_residue_class, body.args if body.op == "set" else (body,)))
     return Term("named", (node.args[0], Term("set", classes) if body.op == "set" else classes[0]))
