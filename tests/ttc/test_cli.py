@@ -184,8 +184,8 @@ def test_bad_input_is_refused_before_torch_is_loaded() -> None:
         (["solve", "1", "--stratgy", "tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
         (["solve", "1", "--stratgy=tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
         (
-            ["eval", "--base-url", "x"],
-            "ttc eval: error: no option --base-url; it is set by --set engine.base_url=VALUE",
+            ["eval", "--connect-s", "x"],
+            "ttc eval: error: no option --connect-s; it is set by --set engine.connect_s=VALUE",
         ),
         (["replay", "x", "--temperature", "1"], "ttc replay: error: no option --temperature; did you mean"),
         (["train", "run", "x", "--device-map", "1"], "ttc train run: error: no option --device-map; did you mean"),
@@ -217,6 +217,7 @@ def test_what_no_option_takes_is_named_with_the_nearest_option_and_the_help(
         ("--alg", "it is --strategy here"),
         ("--rm-name", "it is --scorer here"),
         ("--backend", "it is --engine here"),
+        ("--api-base", "it is --base-url here"),
         ("--model_args", "each is --set engine.KEY=VALUE"),
         ("--gen_kwargs", "--temperature"),
         ("--apply_chat_template", "always"),
@@ -236,6 +237,7 @@ def test_an_option_of_another_tool_is_told_what_does_it_here(
 @pytest.mark.parametrize(
     ("option", "hint"),
     [
+        ("--base-url", "it is --upstream here"),
         ("--uds", "--host and --port, for a unix socket use a proxy"),
         ("--ssl-keyfile", "--host and --port, for TLS use a proxy"),
         ("--workers", "start several, each on a --port of its own"),

@@ -291,7 +291,7 @@ def test_sglang_needs_a_gpu_or_a_server(monkeypatch: pytest.MonkeyPatch) -> None
     installed(monkeypatch, {})
     check = parts.sglang(False)
     assert check.state == "ready"
-    assert check.command == "ttc solve '12+30*2' --engine sglang --set engine.base_url=http://127.0.0.1:30000"
+    assert check.command == "ttc solve '12+30*2' --engine sglang --base-url http://127.0.0.1:30000"
     installed(monkeypatch, {}, gpu=True)
     assert parts.sglang(False).command == installation.install("sglang")
 

@@ -43,6 +43,7 @@ from ttc.durable import FULL
 from ttc.errors import (
     UNANSWERABLE,
     ConfigError,
+    MissingExtra,
     PluginError,
     RecordError,
     TTCError,
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as exc:
         return _end(exc, getattr(exc, "number", 0) or (numbers or [signal.SIGINT])[0], args.again)
     except Exception as exc:
-        return _fail_with(exc, args.again or shlex.join(["ttc", *arguments]))
+        return _fail_with(exc, args.again or shlex.join(["ttc", *arguments]), may_be_elsewhere=_names_no_engine(args))
 
 
 def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
@@ -140,10 +141,15 @@ def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
     return _fail("; ".join(["terminated" if number == signal.SIGTERM else "interrupted", *parts]), code)
 
 
-def _fail_with(error: Exception, again: str) -> int:
+def _names_no_engine(args: argparse.Namespace) -> bool:
+    """Whether a command that takes an engine was given none, so that the packaged model would run."""
+    return "base_url" in args and args.base_url is None and args.engine is None
+
+
+def _fail_with(error: Exception, again: str, *, may_be_elsewhere: bool) -> int:
     """Report an error; of the failures of concurrent tasks only the first.
 
-    `again` is the command that resumes once a full disk has room.
+    `again` is the command that resumes once a full disk has room; with `may_be_elsewhere`, an endpoint would do, too.
     """
     first = leaf(blamed(error))
     if isinstance(first, BrokenPipeError) and reader_is_gone():  # ttc list | head
@@ -152,6 +158,8 @@ def _fail_with(error: Exception, again: str) -> int:
     if isinstance(first, ImportError):
         first = missing_extra(first)
     match first:
+        case MissingExtra(extra="local") if may_be_elsewhere:
+            return _fail(f"error: {first}; or name an endpoint, which needs no more: --base-url URL", 2)
         case TTCError():
             return _fail(f"error: {first}", 2 if isinstance(first, BAD_INPUT) else 1)
         case OSError():
@@ -257,6 +265,8 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("alg", "algorithm", "method"), ("--strategy", "")),
     **dict.fromkeys(("rm", "rm_name", "reward_model", "prm"), ("--scorer", "")),
     **dict.fromkeys(("backend", "provider"), ("--engine", "")),
+    **dict.fromkeys(("api_base", "endpoint", "url", "model_base_url", "server_url"), ("--base-url", "")),
+    "base_url": ("--upstream", ""),
     "temp": ("--temperature", ""),
     "model_args": ("--set", "each is --set engine.KEY=VALUE here"),
     "gen_kwargs": ("--temperature", "they are options here: --temperature, --top-p, --top-k, --max-tokens"),
