@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -164,6 +165,18 @@ def test_the_advice_installs_an_extra_from_where_the_distribution_came(
     command = command.replace("pip install", pip("install"))
     assert install_command("serve") == command
     assert str(MissingExtra("fastapi", "serve")) == f"fastapi is not installed; run: {command}"
+
+
+@pytest.mark.parametrize("program", [None, "/usr/bin/nvidia-smi"])
+def test_a_missing_torch_is_the_cpu_build_where_there_is_no_driver_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, program: str | None
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda name: program)
+    monkeypatch.setattr(pathlib.Path, "is_dir", lambda self: False)
+    is_cpu = str(MissingExtra("torch", "local")).endswith(" --extra-index-url https://download.pytorch.org/whl/cpu")
+    assert is_cpu == (program is None)
+    assert "extra-index-url" not in str(MissingExtra("fastapi", "serve"))
 
 
 @pytest.mark.parametrize(
