@@ -14,7 +14,7 @@ import time
 import pytest
 
 from ttc.cli import cli
-from ttc.cli.cli import ELSEWHERE, main
+from ttc.cli.cli import ELSEWHERE, ORDER, main
 from ttc.commands.solve import cost_line
 from ttc.config.registry import plugins
 from ttc.core import Answer, Usage
@@ -365,6 +365,37 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
         assert re.search(rf"^    {name}\s", done.stdout, re.MULTILINE)
     assert "unavailable" not in done.stdout
     assert "130  interrupted" in done.stdout
+
+
+def test_help_lists_the_commands_in_the_order_of_their_use() -> None:
+    assert set(ORDER) == set(plugins("ttc.commands"))
+    lines = re.findall(r"^    ([a-z]+)  +\S", ttc("--help").stdout, re.MULTILINE)
+    assert lines == list(ORDER)
+
+
+@pytest.mark.parametrize("words", [[], ["train"], ["distill"], ["steps"]])
+def test_a_command_without_anything_else_shows_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code in ((words, 2), ([*words, "--help"], 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == code
+    captured = capsys.readouterr()
+    assert captured.err == captured.out != ""
+
+
+def test_the_help_of_an_action_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "merge", "--help"])
+    assert "\nwrite a model with the adapter of a stage merged into it\n" in capsys.readouterr().out
+
+
+def test_everything_that_can_be_listed_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^strategies +adaptive, ", text, re.MULTILINE) and max(map(len, text.splitlines())) <= 120
+    assert main(["list", "--json"]) == 0
+    names = {row["what"]: row["names"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert names.keys() == plugins("ttc.registries").keys() and "majority" in names["strategies"]
 
 
 @pytest.mark.parametrize("words", [[], ["eval"], ["train", "run"]])

@@ -68,15 +68,38 @@ Start with: ttc quickstart. What is missing here: ttc doctor. TTC_DEBUG=1 shows 
 BAD_INPUT = (ConfigError, RecordError, *UNANSWERABLE, Unsupported, PluginError)
 
 
+ORDER = (
+    *("quickstart", "solve", "chat", "eval", "compare", "report", "replay", "calibrate", "verify", "steps"),
+    *("train", "distill", "serve", "list", "doctor"),
+)
+"""The commands in the order of the help, which is that of their use; others follow."""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Shows descriptions as written, and the longest sub-command on one line with its help."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):  # whose names are indented once more
+            self._action_max_length += self._indent_increment
+
+
+class _Actions(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Sub-commands whose own help begins with their line in the help above, unless they have a description."""
+
+    def add_parser(self, name: str, **options: Any) -> Any:
+        return super().add_parser(name, **{"description": options.get("help"), **options})
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser with one-line errors, like every other error here, and without abbreviations.
 
-    Descriptions are shown as written. Sub-commands use the same kind of parser.
+    Sub-commands use the same kind of parser. One that was given nothing at all shows its help.
     """
 
     def __init__(self, **options: Any) -> None:
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(**{"allow_abbrev": False, "formatter_class": formatter, **options})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": _Formatter, **options})
+        self.register("action", "parsers", _Actions)
         self._words: list[str] = []
 
     def parse_known_args(  # type: ignore[override]  # of its forms, the one that argparse itself calls
@@ -87,6 +110,9 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        if not self._words and self._subparsers is not None and message.startswith(_MISSING):
+            self.print_help(sys.stderr)
+            self.exit(2)
         self._refuse_dashed(message)
         self.exit(2, f"{self.prog}: error: {message} (see: {self.prog} --help)\n")
 
@@ -211,7 +237,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             _refuse(left[0], innermost)
         _refuse_empty(arguments, innermost)
         return args
-    for name, entry in sorted(commands.items()):
+    places = {name: place for place, name in enumerate(ORDER)}
+    for name, entry in sorted(commands.items(), key=lambda item: (places.get(item[0], len(ORDER)), item[0])):
         subparsers.add_parser(name, help=_summary(entry.module))
     return parser.parse_args(arguments)
 
