@@ -358,6 +358,14 @@ def test_a_reader_that_leaves_is_not_an_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("limit", "is_told"), [("1200000", True), ("unlimited", False)])
+def test_a_limit_on_memory_that_libraries_meet_without_naming_it_is_told_first(limit: str, is_told: bool) -> None:
+    command = f"ulimit -Sv {limit}; {sys.executable} -m ttc verify absent.jsonl"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "absent.jsonl" in done.stderr
+    assert ("memory is limited to 1,171 MiB here (ulimit -v)" in done.stderr) == is_told
+
+
 def test_help_lists_every_command_and_the_exit_codes() -> None:
     done = ttc("--help")
     assert done.returncode == 0

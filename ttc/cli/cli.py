@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 
 from ttc import __version__
 from ttc.cli.own import check_own, damage_text
-from ttc.cli.process import leave_quietly, reader_is_gone, terminated_alike
+from ttc.cli.process import leave_quietly, memory_warning, reader_is_gone, terminated_alike
 from ttc.config.plugins import blamed, described, leaf
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, plugins
 from ttc.config.signatures import options_of
@@ -228,6 +228,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     if command is not None and command not in commands:
         raise UnknownName("command", command, commands)
     if command is not None:
+        warning = memory_warning()
+        if warning is not None:
+            print(f"ttc: {warning}", file=sys.stderr)
         if not commands[command].module.startswith("ttc."):
             check_own()
         commands[command].load()(subparsers)
