@@ -118,12 +118,17 @@ class Task:
     num_parts: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse an unknown answer kind."""
+        """Refuse an unknown answer kind, and a loader of another form."""
         if self.kind not in KINDS:
             known = f"{nearest(self.kind, tuple(KINDS))} (known: {', '.join(KINDS)})"
             raise ConfigError(f"task {self.name}: kind: there is no answer kind {self.kind!r}{known}")
         if self.verifier is None and self.kind not in CHECKS:
             raise ConfigError(f"task {self.name}: kind {self.kind} has no verifier of its own: name one")
+        form = inspect.signature(self.load)
+        try:
+            form.bind(None, 0)
+        except TypeError as exc:
+            raise ConfigError(f"task {self.name}: load must take (limit, seed), but takes {form}") from exc
 
     @property
     def check(self) -> VerifierSpec:
@@ -146,6 +151,8 @@ class Task:
             items = sample(items, limit * self.num_parts)  # a loader that ignores the limit
         ids: set[str] = set()
         for item in items:
+            if not isinstance(item, Item):
+                raise ConfigError(f"task {self.name}: load must give evals.task.Item, got {type(item).__name__}")
             if item.problem.id in ids:
                 raise ConfigError(f"task {self.name}: two problems have the id {item.problem.id!r}")
             ids.add(item.problem.id)

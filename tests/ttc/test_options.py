@@ -57,7 +57,7 @@ def test_help_says_each_default_once() -> None:
     add_options(parser, Shared)
     text = " ".join(parser.format_help().split())
     assert "see: ttc list strategies (default: majority)" in text
-    assert text.count("(default: embedded)") == 1
+    assert text.count("(default: embedded, or openai with --base-url)") == 1
     assert "0 is greedy --top-p" in text
 
 
@@ -113,6 +113,30 @@ def test_set_reaches_one_strategy_the_engine_the_scorer_and_thinking() -> None:
     assert scorer is not None
     assert scorer.params == {"noise": 0.5}
     assert resolve_thinking(args, args.settings).wait == "Hmm"
+
+
+def test_an_address_runs_on_the_engine_of_endpoints_unless_another_one_is_named() -> None:
+    address = {"base_url": "http://h:8000/v1"}
+    options = parsed("--base-url", address["base_url"], "--model", "m", "--set", "engine.attempts=2")
+    choice = engine_of(options)
+    assert (choice.label, choice.params) == ("openai:m", {**address, "attempts": 2})
+    assert not options.is_packaged and parsed().is_packaged and engine_of(parsed()).label == "embedded"
+    same = engine_of(parsed("--engine", "openai:m", "--set", f"engine.base_url={address['base_url']}"))
+    assert (same.label, same.params) == ("openai:m", address)
+    assert engine_of(parsed("--engine", "vllm", "--base-url", address["base_url"])).params == address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--base-url http://a/v1 --set engine.base_url=http://b/v1", "twice: leave one out"),
+        ("--set engine.base_url=http://a/v1", "needs --engine openai; or write --base-url http://a/v1"),
+        ("--engine embedded --base-url http://a/v1", "engine embedded has no parameter 'base_url'"),
+    ],
+)
+def test_an_address_that_no_engine_takes_is_refused(arguments: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        engine_of(parsed(*arguments.split()))
 
 
 def test_model_and_name_may_come_together_but_not_twice() -> None:

@@ -1,14 +1,17 @@
 """`ttc train`: train a model by a recipe; replay, report or promote a run.
 
-ttc train run cipher-grpo --seed 1 --out runs/cipher
-ttc train adapt HuggingFaceTB/SmolLM2-135M --form r1-zero --out models/smol
-ttc train merge models/smol runs/cipher/2-grpo/model/adapter --out models/merged
-ttc train plan r1-zero --model Qwen/Qwen2.5-1.5B --scale 1x80gb
-ttc train list
-ttc train replay runs/cipher --step 3
-ttc train rescore runs/cipher --verifier exact
-ttc train report runs/cipher
-ttc train gate runs/cipher --gates gates.toml --seed 1
+    ttc train list
+    ttc train run cipher-grpo --seed 1 --out runs/cipher        a packaged recipe, with a model of its own
+    ttc train run r1-zero --model Qwen/Qwen2.5-1.5B --scale 1x80gb --device cuda --seed 1 --out runs/r1
+    ttc train report runs/cipher
+    ttc train plan r1-zero --model Qwen/Qwen2.5-1.5B --scale 1x80gb
+    ttc train adapt HuggingFaceTB/SmolLM2-135M --form r1-zero --out models/smol
+    ttc train merge models/smol runs/cipher/2-grpo/model/adapter --out models/merged
+    ttc train replay runs/cipher --step 3
+    ttc train rescore runs/cipher --verifier exact
+    ttc train gate runs/cipher --gates gates.toml --seed 1
+
+A recipe of your own is a short TOML file of stages. Fields of each kind of stage: ttc list stages KIND.
 """
 
 from __future__ import annotations
@@ -49,15 +52,15 @@ def register(subparsers: Any) -> None:
 
 def _add_run(verbs: Any) -> None:
     run = verbs.add_parser("run", help="run a recipe; run it again to resume")
-    run.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
+    run.add_argument("recipe", help="name of a packaged recipe (ttc train list), or a TOML file")
     run.add_argument("--out", type=Path, required=True, help="folder of the run")
     run.add_argument("--seed", type=int, required=True, help="seed of data, weights and rollouts")
     run.add_argument("--model", help="model folder or hub id to start from; not for recipes that make their own")
-    run.add_argument("--scale", help="nano, or the hardware: cpu, 1x24gb, 1x80gb or 8x80gb")
+    run.add_argument("--scale", help="nano, which is a toy run, or the hardware: cpu, 1x24gb, 1x80gb or 8x80gb")
     run.add_argument("--data", type=Path, metavar="DIR", help="folder of data sets (default: TTC_DATA, or the hub)")
-    run.add_argument("--device", default="cpu", help="cpu or cuda")
-    run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
-    run.add_argument("--processes", type=int, default=1, help="processes that share rollouts and updates")
+    run.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    run.add_argument("--threads", type=int, default=1, help="compute threads on a CPU (default: 1)")
+    run.add_argument("--processes", type=int, default=1, help="processes that share rollouts and updates (default: 1)")
     run.add_argument("--keep-checkpoints", action="store_true", help="keep those of finished stages, for replays")
     run.add_argument("--json", action="store_true", help="end stdout with a JSON line per stage, not with the summary")
     _add_settings(run, "STAGE.FIELD", "change a field, also STAGE.health.RULE.FIELD")
@@ -66,12 +69,12 @@ def _add_run(verbs: Any) -> None:
 
 def _add_plan(verbs: Any) -> None:
     plan = verbs.add_parser("plan", help="say what a recipe takes: memory by part, tokens, hours; trains nothing")
-    plan.add_argument("recipe", help="name of a packaged recipe, or a TOML file")
+    plan.add_argument("recipe", help="name of a packaged recipe (ttc train list), or a TOML file")
     plan.add_argument("--model", required=True, help="model folder or hub id; a folder with a config.json will do")
-    plan.add_argument("--scale", help="nano, or the hardware: cpu, 1x24gb, 1x80gb or 8x80gb")
+    plan.add_argument("--scale", help="nano, which is a toy run, or the hardware: cpu, 1x24gb, 1x80gb or 8x80gb")
     plan.add_argument("--memory", type=float, metavar="GB", help="of a device, where the scale names none or another")
-    plan.add_argument("--device", default="cpu", help="what trains, and where the probe runs: cpu or cuda")
-    plan.add_argument("--threads", type=int, default=1, help="compute threads of the probe on a CPU")
+    plan.add_argument("--device", default="cpu", help="what trains and probes: cpu or cuda (default: cpu)")
+    plan.add_argument("--threads", type=int, default=1, help="compute threads of the probe on a CPU (default: 1)")
     plan.add_argument("--no-probe", action="store_true", help="measure nothing: no hours")
     _add_settings(plan, "STAGE.FIELD", "change a field, also STAGE.health.RULE.FIELD")
     plan.set_defaults(run=_plan)
@@ -107,7 +110,7 @@ def _add_replay(verbs: Any) -> None:
     replay.add_argument("--stage", type=int, help="number of the stage (default: the last one with rollouts)")
     replay.add_argument("--model", type=Path, help="model folder the stage started from, when it is not in the run")
     replay.add_argument("--step", type=int, required=True, help="the update, from 0")
-    replay.add_argument("--device", default="cpu", help="where to compute; the run's own device gives equal numbers")
+    replay.add_argument("--device", default="cpu", help="where; the run's own gives equal numbers (default: cpu)")
     replay.set_defaults(run=_replay)
 
 
@@ -136,8 +139,8 @@ def _add_gate(verbs: Any) -> None:
     gate.add_argument("--gates", type=Path, metavar="FILE", help="a TOML file with a table [gates]; else the recipe's")
     gate.add_argument("--model", type=Path, help="model folder the run started from, when it is not in the run")
     gate.add_argument("--seed", type=int, required=True, help="seed of the samples and of the intervals")
-    gate.add_argument("--device", default="cpu", help="cpu or cuda")
-    gate.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
+    gate.add_argument("--device", default="cpu", help="cpu or cuda (default: cpu)")
+    gate.add_argument("--threads", type=int, default=1, help="compute threads on a CPU (default: 1)")
     gate.set_defaults(run=_gate)
 
 

@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 
 from ttc import __version__
 from ttc.cli.own import check_own, damage_text
-from ttc.cli.process import leave_quietly, reader_is_gone, terminated_alike
+from ttc.cli.process import leave_quietly, memory_warning, reader_is_gone, terminated_alike
 from ttc.config.plugins import blamed, described, leaf
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES, plugins
 from ttc.config.signatures import options_of
@@ -43,6 +43,7 @@ from ttc.durable import FULL
 from ttc.errors import (
     UNANSWERABLE,
     ConfigError,
+    MissingExtra,
     PluginError,
     RecordError,
     TTCError,
@@ -67,15 +68,38 @@ Start with: ttc quickstart. What is missing here: ttc doctor. TTC_DEBUG=1 shows 
 BAD_INPUT = (ConfigError, RecordError, *UNANSWERABLE, Unsupported, PluginError)
 
 
+ORDER = (
+    *("quickstart", "solve", "chat", "eval", "compare", "report", "replay", "calibrate", "verify", "steps"),
+    *("train", "distill", "serve", "list", "doctor"),
+)
+"""The commands in the order of the help, which is that of their use; others follow."""
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Shows descriptions as written, and the longest sub-command on one line with its help."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):  # whose names are indented once more
+            self._action_max_length += self._indent_increment
+
+
+class _Actions(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Sub-commands whose own help begins with their line in the help above, unless they have a description."""
+
+    def add_parser(self, name: str, **options: Any) -> Any:
+        return super().add_parser(name, **{"description": options.get("help"), **options})
+
+
 class _Parser(argparse.ArgumentParser):
     """An argument parser with one-line errors, like every other error here, and without abbreviations.
 
-    Descriptions are shown as written. Sub-commands use the same kind of parser.
+    Sub-commands use the same kind of parser. One that was given nothing at all shows its help.
     """
 
     def __init__(self, **options: Any) -> None:
-        formatter = argparse.RawDescriptionHelpFormatter
-        super().__init__(**{"allow_abbrev": False, "formatter_class": formatter, **options})
+        super().__init__(**{"allow_abbrev": False, "formatter_class": _Formatter, **options})
+        self.register("action", "parsers", _Actions)
         self._words: list[str] = []
 
     def parse_known_args(  # type: ignore[override]  # of its forms, the one that argparse itself calls
@@ -86,6 +110,9 @@ class _Parser(argparse.ArgumentParser):
         return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
+        if not self._words and self._subparsers is not None and message.startswith(_MISSING):
+            self.print_help(sys.stderr)
+            self.exit(2)
         self._refuse_dashed(message)
         self.exit(2, f"{self.prog}: error: {message} (see: {self.prog} --help)\n")
 
@@ -124,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as exc:
         return _end(exc, getattr(exc, "number", 0) or (numbers or [signal.SIGINT])[0], args.again)
     except Exception as exc:
-        return _fail_with(exc, args.again or shlex.join(["ttc", *arguments]))
+        return _fail_with(exc, args.again or shlex.join(["ttc", *arguments]), may_be_elsewhere=_names_no_engine(args))
 
 
 def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
@@ -140,10 +167,15 @@ def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
     return _fail("; ".join(["terminated" if number == signal.SIGTERM else "interrupted", *parts]), code)
 
 
-def _fail_with(error: Exception, again: str) -> int:
+def _names_no_engine(args: argparse.Namespace) -> bool:
+    """Whether a command that takes an engine was given none, so that the packaged model would run."""
+    return "base_url" in args and args.base_url is None and args.engine is None
+
+
+def _fail_with(error: Exception, again: str, *, may_be_elsewhere: bool) -> int:
     """Report an error; of the failures of concurrent tasks only the first.
 
-    `again` is the command that resumes once a full disk has room.
+    `again` is the command that resumes once a full disk has room; with `may_be_elsewhere`, an endpoint would do, too.
     """
     first = leaf(blamed(error))
     if isinstance(first, BrokenPipeError) and reader_is_gone():  # ttc list | head
@@ -152,6 +184,8 @@ def _fail_with(error: Exception, again: str) -> int:
     if isinstance(first, ImportError):
         first = missing_extra(first)
     match first:
+        case MissingExtra(extra="local") if may_be_elsewhere:
+            return _fail(f"error: {first}; or name an endpoint, which needs no more: --base-url URL", 2)
         case TTCError():
             return _fail(f"error: {first}", 2 if isinstance(first, BAD_INPUT) else 1)
         case OSError():
@@ -194,6 +228,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     if command is not None and command not in commands:
         raise UnknownName("command", command, commands)
     if command is not None:
+        warning = memory_warning()
+        if warning is not None:
+            print(f"ttc: {warning}", file=sys.stderr)
         if not commands[command].module.startswith("ttc."):
             check_own()
         commands[command].load()(subparsers)
@@ -203,7 +240,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             _refuse(left[0], innermost)
         _refuse_empty(arguments, innermost)
         return args
-    for name, entry in sorted(commands.items()):
+    places = {name: place for place, name in enumerate(ORDER)}
+    for name, entry in sorted(commands.items(), key=lambda item: (places.get(item[0], len(ORDER)), item[0])):
         subparsers.add_parser(name, help=_summary(entry.module))
     return parser.parse_args(arguments)
 
@@ -257,6 +295,8 @@ ELSEWHERE: Mapping[str, tuple[str, str]] = {
     **dict.fromkeys(("alg", "algorithm", "method"), ("--strategy", "")),
     **dict.fromkeys(("rm", "rm_name", "reward_model", "prm"), ("--scorer", "")),
     **dict.fromkeys(("backend", "provider"), ("--engine", "")),
+    **dict.fromkeys(("api_base", "endpoint", "url", "model_base_url", "server_url"), ("--base-url", "")),
+    "base_url": ("--upstream", ""),
     "temp": ("--temperature", ""),
     "model_args": ("--set", "each is --set engine.KEY=VALUE here"),
     "gen_kwargs": ("--temperature", "they are options here: --temperature, --top-p, --top-k, --max-tokens"),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from ttc.cli.options import option
-from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice, StrategyChoice
+from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, ENDPOINT, PartChoice, StrategyChoice
 from ttc.config.recipes import label_of, overrides, parse_spec, section, sections, split_specs
 from ttc.config.registry import ENGINES, SCORERS, STRATEGIES
 from ttc.config.signatures import options_of, wants_logprobs
@@ -58,15 +58,26 @@ TOY = "the packaged model does integer arithmetic only, such as 12+30*2; --model
 class EngineOptions:
     """Which engine and model run."""
 
-    engine: str = option(DEFAULT_ENGINE, "engine", metavar="NAME[:MODEL]", group="engine")
+    engine: str | None = option(
+        None,
+        f"engine (default: {DEFAULT_ENGINE}, or {ENDPOINT} with --base-url)",
+        metavar="NAME[:MODEL]",
+        group="engine",
+    )
     model: str | None = option(
-        None, "model folder or hub id (default: the engine's own)", metavar="PATH|ID", group="engine"
+        None,
+        "model folder, hub id, or the name on an endpoint (default: the engine's own)",
+        metavar="PATH|ID",
+        group="engine",
+    )
+    base_url: str | None = option(
+        None, "an OpenAI-compatible endpoint: http://127.0.0.1:8000/v1", metavar="URL", group="engine"
     )
 
     @property
     def is_packaged(self) -> bool:
         """Whether the packaged model runs."""
-        return self.engine == DEFAULT_ENGINE and self.model is None
+        return self.engine in (None, DEFAULT_ENGINE) and self.model is None and self.base_url is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,8 +153,19 @@ class SamplingOptions:
 
 
 def resolve_engine(options: EngineOptions, settings: Mapping[str, object]) -> PartChoice:
-    """Return the engine of --engine, --model and --set engine.KEY=VALUE."""
-    return PartChoice.of(ENGINES, options.engine, section(settings, "engine"), options.model)
+    """Return the engine of --engine, --model, --base-url and --set engine.KEY=VALUE.
+
+    Raises:
+        ConfigError: an unknown name or parameter, a value that does not fit, or an address that is given twice.
+    """
+    own = section(settings, "engine")
+    if "base_url" in own and options.base_url is not None:
+        raise ConfigError("--base-url and --set engine.base_url name the address twice: leave one out")
+    if "base_url" in own and options.engine is None:
+        raise ConfigError(f"--set engine.base_url needs --engine {ENDPOINT}; or write --base-url {own['base_url']}")
+    if options.base_url is None:
+        return PartChoice.of(ENGINES, options.engine or DEFAULT_ENGINE, own, options.model)
+    return PartChoice.of(ENGINES, options.engine or ENDPOINT, {**own, "base_url": options.base_url}, options.model)
 
 
 def without_seeds(

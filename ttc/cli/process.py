@@ -161,6 +161,21 @@ def keep_little() -> None:
             mallopt(option, value)
 
 
+LEAST_BYTES = 3 << 29
+"""Address space that the packaged model runs in, with some left; numpy's own libraries wait for ever without theirs."""
+
+
+def memory_warning() -> str | None:
+    """Name a limit on memory (`ulimit -v`) that torch, numpy or a model would meet in ways that do not name it."""
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or limit >= LEAST_BYTES:
+        return None
+    here, least = (f"{size >> 20:,} MiB" for size in (limit, LEAST_BYTES))
+    return f"memory is limited to {here} here (ulimit -v); below {least} a command may hang: raise the limit"
+
+
 def send_again() -> None:
     """Send an interrupt again that was swallowed by a callback: of a weak reference, a finalizer, or C."""
     report, main_thread = sys.unraisablehook, threading.get_ident()

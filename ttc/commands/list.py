@@ -1,5 +1,9 @@
 """`ttc list`: strategies, scorers, engines, verifiers, tasks, ... with their parameters.
 
+    ttc list                            the names of everything
+    ttc list strategies                 every strategy, with what it costs and its parameters
+    ttc list strategies majority        one of them
+
 Defaults and documentation are read from the signatures.
 """
 
@@ -8,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 from ttc.config.registry import VERIFIERS, Registry, plugins
@@ -24,14 +29,17 @@ WITH_ABOUT = ("strategy", "policy")
 def register(subparsers: Any) -> None:
     """Add `ttc list`."""
     parser = subparsers.add_parser("list", description=__doc__)
-    parser.add_argument("what", help=", ".join(sorted(plugins(REGISTRIES))))
+    parser.add_argument("what", nargs="?", help=", ".join(sorted(plugins(REGISTRIES))))
     parser.add_argument("name", nargs="?", help="only this one")
     parser.add_argument("--json", action="store_true", help="one JSON object per line")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the descriptions of one registry."""
+    """Print the descriptions of one registry, or the names in all of them."""
+    if args.what is None:
+        print("\n".join(_overview(as_json=args.json)))
+        return 0
     registry = find_registry(args.what)
     names = registry.names() if args.name is None else (args.name,)
     for name in names:
@@ -55,6 +63,18 @@ def find_registry(what: str) -> Registry:
         if registry.kind == what:
             return registry
     raise UnknownName("list", what, registries)
+
+
+def _overview(*, as_json: bool) -> Iterator[str]:
+    """A line for each registry, with its names."""
+    entries = sorted(plugins(REGISTRIES).items())
+    indent = max(len(what) for what, _ in entries) + 2
+    for what, entry in entries:
+        names = _loaded(entry.load()).names()
+        if as_json:
+            yield json.dumps({"what": what, "names": names})
+        else:
+            yield textwrap.fill(f"{what:<{indent}}{', '.join(names)}", 120, subsequent_indent=" " * indent)
 
 
 def _loaded(registry: object) -> Registry:

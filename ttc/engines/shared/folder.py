@@ -34,8 +34,8 @@ def check_name(model: str) -> None:
         raise ConfigError(f"model {model!r} is a link to {path.readlink()}, where no folder is; name the folder itself")
     if path.suffix == ".gguf" and path.is_file():
         raise ConfigError(
-            f"model {model!r} is a file of llama.cpp's: serve it (`llama-server -m {model}`) and name the address, "
-            "--base-url http://127.0.0.1:8080/v1 of quickstart, --engine openai --set engine.base_url=... elsewhere"
+            f"model {model!r} is a file of llama.cpp's: serve it (`llama-server -m {model}`) and name the address: "
+            "--base-url http://127.0.0.1:8080/v1"
         )
     if model.count("/") != 1 or model.startswith((".", "/", "~")):
         raise ConfigError(f"model {model!r} is neither a folder nor a hub id such as Qwen/Qwen3-0.6B")
