@@ -278,6 +278,25 @@ def test_the_model_is_told_its_tools_unless_it_knows_them() -> None:
     assert "<calculator>" in asked[0] and "exact value" in asked[0] and "calculator" not in asked[1]
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_instruction_joins_the_first_turn_where_it_can_be_no_system_message_of_its_own(refuses: bool) -> None:
+    class Strict(ScriptedEngine):
+        def render(self, messages, thinking):
+            systems = [message for message in messages if message.role == "system"]
+            if (refuses and systems) or systems[1:]:
+                raise ConfigError("the chat template refuses these messages")
+            asked.extend((message.role, message.content) for message in messages)
+            return super().render(messages, thinking)
+
+    asked: list[tuple[str, str]] = []
+    own = () if refuses else (Message("system", "Be brief."),)
+    problem = replace(PROBLEM, messages=(*own, *PROBLEM.messages))
+    answer = asyncio.run(solve(problem, engine=Strict(lambda *_: "37"), strategy=tools, seed=1, sampling=SAMPLING))
+    (role, text), *others = asked
+    assert answer.final == "37" and "<calculator>" in text and len(others) == len(own)
+    assert (role, text.splitlines()[-1]) == (problem.messages[0].role, problem.messages[0].content)
+
+
 def test_hermes_calls_are_json_and_their_result_comes_as_a_turn() -> None:
     call = '<tool_call>\n{"name": "calculator", "arguments": {"input": "12*3"}}\n</tool_call>'
     answer = play(turns(call, "36"), markup="hermes")
