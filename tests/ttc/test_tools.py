@@ -341,6 +341,31 @@ def test_the_calculator_is_exact() -> None:
         use(calculator(), "__import__('os')")
 
 
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("3.5*2", "7"),
+        ("0.1+0.2", "0.3"),
+        ("4.99*3 =", "14.97"),
+        (".5/3", "1/6"),
+        ("1,250.50-0.5", "1250"),
+        ("2.5*(1/3+1/6)", "1.25"),
+        ("0.000001*0.000001", "0.000000000001"),
+        ("100000.0*100000", "10000000000"),
+        ("-1.5", "-1.5"),
+        ("10/4", "5/2"),
+    ],
+)
+def test_the_calculator_takes_decimals_and_loses_no_digit(expression: str, value: str) -> None:
+    assert use(calculator(), expression) == value
+
+
+@pytest.mark.parametrize("expression", ["1.2.3", "v1.5", "2.5**2", "1..5", "0.1/0.0"])
+def test_what_is_no_decimal_is_refused(expression: str) -> None:
+    with pytest.raises(ToolFailure):
+        use(calculator(), expression)
+
+
 def test_search_finds_the_passage_with_the_rarest_words(tmp_path) -> None:
     (tmp_path / "a.txt").write_text("The sea is blue.\n\nThe mantis shrimp sees sixteen colours.")
     (tmp_path / "deep").mkdir()
