@@ -2,8 +2,10 @@
 
 hermes   <tool_call>{"name": ..., "arguments": {...}}</tool_call>, one block a call: Qwen2.5, Qwen3, Hermes, SmolLM3
 mistral  [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]: Mistral and Mixtral
-llama3   {"name": ..., "parameters": {...}}, the whole answer, several separated by "; ": Llama 3.1 and later
+llama3   {"name": ..., "parameters": {...}}, the whole answer, several separated by "; ": Llama 3.1 and later, which may
+         write <|python_tag|> before it
 json     {"name": ..., "arguments": {...}}, likewise: templates that present functions in some other way
+plain    as hermes: templates that present no functions
 
 A chat template that presents functions determines the format. For one that does not, functions are presented in the
 Hermes format: in the system message, with calls and results as text of the turns
@@ -21,14 +23,15 @@ from typing import Any
 
 from ttc.core import Message, ToolCall, ToolMessage
 
-__all__ = ["TOOL_FORMATS", "ToolFormat", "plain_turns", "shows_tools", "texts_of", "tool_format_of", "turn_of"]
+__all__ = ["PLAIN", "TOOL_FORMATS", "ToolFormat", "plain_turns", "shows_tools", "texts_of", "tool_format_of", "turn_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
     """`opening` and `closing` enclose a call (or all of them if `listed`); `between` separates calls.
 
-    `arguments` is the field with the arguments. Without an opening the calls are the whole answer.
+    `arguments` is the field with the arguments. Without an opening the calls are the whole answer, after `prefix` where
+    the model writes that.
     """
 
     opening: str
@@ -36,6 +39,7 @@ class ToolFormat:
     between: str = ""
     arguments: str = "arguments"
     listed: bool = False
+    prefix: str = ""
 
     @property
     def trigger(self) -> str:
@@ -58,7 +62,7 @@ class ToolFormat:
         start = text.find(self.trigger) if self.trigger else len(text) - len(text.lstrip())
         if start < 0:
             return text, (), ""
-        calls, rest = self._calls(text[start:].strip())
+        calls, rest = self._calls(text[start:].strip().removeprefix(self.prefix).lstrip())
         return (text[:start] if text[:start].strip() else "", calls, rest) if calls else (text, (), "")
 
     def _calls(self, text: str) -> tuple[tuple[ToolCall, ...], str]:
@@ -136,11 +140,15 @@ def _blank(text: str, start: int) -> int:
     return len(text) - len(text[start:].lstrip())
 
 
+PLAIN = "plain"
+"""The format of templates that present no functions."""
+_HERMES = ToolFormat("<tool_call>\n", "\n</tool_call>", "\n")
 TOOL_FORMATS: Mapping[str, ToolFormat] = {
-    "hermes": ToolFormat("<tool_call>\n", "\n</tool_call>", "\n"),
+    "hermes": _HERMES,
     "mistral": ToolFormat("[TOOL_CALLS]", "", listed=True),
-    "llama3": ToolFormat("", "", "; ", "parameters"),
+    "llama3": ToolFormat("", "", "; ", "parameters", prefix="<|python_tag|>"),
     "json": ToolFormat("", "", "; "),
+    PLAIN: _HERMES,
 }
 
 _SIGNS = (("<function=", ""), ("[TOOL_CALLS]", "mistral"), ("<tool_call>", "hermes"), ('"parameters":', "llama3"))
@@ -155,7 +163,7 @@ def shows_tools(template: str | None) -> bool:
 def tool_format_of(template: str) -> str:
     """The name of a chat template's format of calls; "" if it is not supported here."""
     if not shows_tools(template):
-        return "hermes"
+        return PLAIN
     return next((name for sign, name in _SIGNS if sign in template), "json")
 
 

@@ -22,7 +22,7 @@ from ttc.engines.openai.refusals import Access, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared import balance
 from ttc.engines.shared.balance import Retry, Transient, retry_after_s, retrying
-from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptRefused, PromptTooLong
+from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptRefused, PromptTooLong, ServerRefused
 from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
 
@@ -345,6 +345,79 @@ def test_the_wait_that_a_failing_server_asks_for_is_in_the_error_that_ends_the_r
     with pytest.raises(EngineError, match="starting") as caught:
         once(engine)
     assert caught.value.retry_after_s == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("Rate limit reached for gpt-x. Please try again in 7.66s. Visit", 7.66),
+        ("Please try again in 1m12.5s.", 72.5),
+        ("Please try again in 120ms", 0.12),
+        ("Requests have exceeded the rate. Please retry after 26 seconds.", 26.0),
+        ("You exceeded your current quota. Please retry in 45.8s.", 45.8),
+        ("Please try again later", None),
+        ("Rate limit of 3 requests a minute", None),
+    ],
+)
+def test_a_wish_that_only_the_message_tells_is_read_there(words: str, seconds: float | None) -> None:
+    with pytest.raises(Transient) as caught:
+        refuse("http://x", Access("", 1.0, 1.0), 429, words, {})
+    assert caught.value.retry_after_s == seconds == caught.value.error.retry_after_s
+
+
+def test_a_limit_without_a_wish_is_waited_out_in_any_number_of_attempts() -> None:
+    calls: list[int] = []
+
+    async def attempt() -> int:
+        calls.append(len(calls))
+        if len(calls) <= 5:
+            raise Transient(EngineBusy("full"), status=429)
+        return len(calls)
+
+    assert asyncio.run(retrying(attempt, Retry(max_attempts=2, base_s=0.001))) == 6
+    calls.clear()
+    with pytest.raises(EngineBusy, match=r"full \(gave up after"):
+        asyncio.run(retrying(attempt, Retry(max_attempts=2, max_total_s=0.0)))
+
+
+def test_the_probe_waits_out_a_rate_limit_that_it_reaches_by_itself() -> None:
+    busy = Fault(status=429, message="full", headers={"retry-after-ms": "1"})
+    with OpenAIServer(talker, CHAT) as server:
+        server.faults.extend([busy] * 4)  # of which the SDK takes three
+        with pytest.warns(RuntimeWarning, match=r"429: full: asking again for 60 s"):
+            assert openai(base_url=server.url).capabilities.model == "served"
+        server.faults.extend([busy] * 3)
+        with pytest.raises(EngineError, match="429: full"):
+            openai(base_url=server.url, attempts=1)
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (402, "This request requires more credits"),
+        (429, "You exceeded your current quota, please check your plan. (insufficient_quota)"),
+    ],
+)
+def test_an_account_without_credit_is_no_limit_that_passes(status: int, words: str) -> None:
+    with pytest.raises(ServerRefused, match="no credit left"):
+        refuse("http://x", Access("", 1.0, 1.0), status, words, {})
+
+
+TOO_MUCH = [
+    "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the "
+    "`context_window` for this model",
+    "Invalid max_tokens value, the valid range of max_tokens is [1, 8192]",
+    "max_tokens is too large: 100000. This model supports at most 16384 completion tokens",
+    "max_tokens: 100000 > 8192, which is the maximum allowed number of output tokens for claude",
+    "it has a maxOutputTokens value of 100000 but the supported range is from 1 (inclusive) to 65537 (exclusive)",
+]
+
+
+@pytest.mark.parametrize("words", TOO_MUCH)
+def test_a_length_that_no_answer_may_have_is_told_from_a_full_context(words: str) -> None:
+    with pytest.raises(EngineError, match="give a smaller --max-tokens") as caught:
+        refuse("http://x", Access("", 1.0, 1.0), 400, words, {})
+    assert not isinstance(caught.value, PromptTooLong)
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "-inf", "soon"])

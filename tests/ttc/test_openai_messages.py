@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ from ttc.core import FILTERED, Budget, Prompt, Sampling
 from ttc.engines.openai.chat import ChatDialect
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
+from ttc.engines.openai.probe import served_model
 from ttc.engines.openai.refusals import words_of
 from ttc.engines.openai.wire import TextReader
 from ttc.errors import ConfigError, EngineError, Unsupported
@@ -192,7 +194,10 @@ def test_null_contents_and_unknown_finish_reasons_are_read_and_never_count_as_fi
 
 @pytest.mark.parametrize(
     ("word", "finish"),
-    [("eos", "stop"), ("eos_token", "stop"), ("STOP", "stop"), ("Stop", "stop"), ("MAX_TOKENS", "length")],
+    [
+        *(("eos", "stop"), ("eos_token", "stop"), ("STOP", "stop"), ("Stop", "stop"), ("MAX_TOKENS", "length")),
+        *(("SAFETY", "abort"), ("content_filter: SPII", "abort")),
+    ],
 )
 def test_finish_reasons_are_understood_in_other_words_and_in_any_case(word: str, finish: str) -> None:
     with OpenAIServer(talker, CHAT) as server:
@@ -373,9 +378,35 @@ def test_models_that_are_listed_without_an_object_around_them_are_read() -> None
 def test_a_model_that_is_not_listed_is_told_the_nearest_names() -> None:
     with (
         OpenAIServer(talker, replace(CHAT, model="models/gemini-9-flash")) as server,
-        pytest.raises(ConfigError, match=r"does not serve 'gemini-9-flash'; it serves models/gemini-9-flash"),
+        pytest.raises(ConfigError, match=r"does not serve 'gemini-9-flush'; it serves models/gemini-9-flash"),
     ):
-        openai("gemini-9-flash", base_url=server.url)
+        openai("gemini-9-flush", base_url=server.url)
+
+
+def test_a_model_that_is_listed_in_a_folder_is_known_by_its_name_alone() -> None:
+    with OpenAIServer(talker, replace(CHAT, model="models/gemini-9-flash")) as server:
+        assert openai("gemini-9-flash", base_url=server.url).capabilities.model == "models/gemini-9-flash"
+
+
+def test_azure_lists_no_deployments_so_any_name_is_asked() -> None:
+    class Listing:
+        def cards(self) -> list[dict[str, str]]:
+            return [{"id": "gpt-4o-2024-08-06"}]
+
+    client: Any = Listing()
+    assert served_model(client, "https://mine.openai.azure.com/openai/v1", "my-deployment").model == "my-deployment"
+    with pytest.raises(ConfigError, match="does not serve 'my-deployment'"):
+        served_model(client, "https://api.example.com/azure.com/v1", "my-deployment")
+
+
+@pytest.mark.parametrize("name", ["max_model_len", "context_length", "context_window", "max_context_length"])
+def test_the_context_is_read_from_a_models_entry_in_the_words_of_many_servers(name: str) -> None:
+    class Listing:
+        def cards(self) -> list[dict[str, Any]]:
+            return [{"id": "m", "max_model_len": None, name: 8192}]
+
+    client: Any = Listing()
+    assert served_model(client, "http://x/v1", None).max_context == 8192
 
 
 def test_a_server_whose_seeds_are_small_gets_small_ones() -> None:
@@ -439,6 +470,14 @@ def test_a_model_that_thinks_although_thinking_is_off_is_told_once() -> None:
 )
 def test_the_words_of_an_error_are_found_in_every_shape(body) -> None:
     assert words_of(body, "status 400") == "no such model"
+
+
+def test_what_stands_beside_an_error_is_told_too() -> None:
+    upstream = {"message": "Provider returned error", "code": 429, "metadata": {"raw": "acme is full", "provider": "a"}}
+    assert words_of({"error": upstream}, "") == "Provider returned error: acme is full"
+    delay = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "26.6s"}
+    gemini = {"message": "You exceeded your current quota.", "code": 429, "details": [{"@type": "other"}, delay]}
+    assert words_of([{"error": gemini}], "") == "You exceeded your current quota. Please retry in 26.6s."
 
 
 @pytest.mark.parametrize(

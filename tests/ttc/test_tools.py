@@ -278,6 +278,25 @@ def test_the_model_is_told_its_tools_unless_it_knows_them() -> None:
     assert "<calculator>" in asked[0] and "exact value" in asked[0] and "calculator" not in asked[1]
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_instruction_joins_the_first_turn_where_it_can_be_no_system_message_of_its_own(refuses: bool) -> None:
+    class Strict(ScriptedEngine):
+        def render(self, messages, thinking):
+            systems = [message for message in messages if message.role == "system"]
+            if (refuses and systems) or systems[1:]:
+                raise ConfigError("the chat template refuses these messages")
+            asked.extend((message.role, message.content) for message in messages)
+            return super().render(messages, thinking)
+
+    asked: list[tuple[str, str]] = []
+    own = () if refuses else (Message("system", "Be brief."),)
+    problem = replace(PROBLEM, messages=(*own, *PROBLEM.messages))
+    answer = asyncio.run(solve(problem, engine=Strict(lambda *_: "37"), strategy=tools, seed=1, sampling=SAMPLING))
+    (role, text), *others = asked
+    assert answer.final == "37" and "<calculator>" in text and len(others) == len(own)
+    assert (role, text.splitlines()[-1]) == (problem.messages[0].role, problem.messages[0].content)
+
+
 def test_hermes_calls_are_json_and_their_result_comes_as_a_turn() -> None:
     call = '<tool_call>\n{"name": "calculator", "arguments": {"input": "12*3"}}\n</tool_call>'
     answer = play(turns(call, "36"), markup="hermes")
@@ -320,6 +339,31 @@ def test_the_calculator_is_exact() -> None:
     assert use(calculator(), "1/3") == "1/3" and use(calculator(), "2-(3-4)*5") == "7"
     with pytest.raises(ToolFailure):
         use(calculator(), "__import__('os')")
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("3.5*2", "7"),
+        ("0.1+0.2", "0.3"),
+        ("4.99*3 =", "14.97"),
+        (".5/3", "1/6"),
+        ("1,250.50-0.5", "1250"),
+        ("2.5*(1/3+1/6)", "1.25"),
+        ("0.000001*0.000001", "0.000000000001"),
+        ("100000.0*100000", "10000000000"),
+        ("-1.5", "-1.5"),
+        ("10/4", "5/2"),
+    ],
+)
+def test_the_calculator_takes_decimals_and_loses_no_digit(expression: str, value: str) -> None:
+    assert use(calculator(), expression) == value
+
+
+@pytest.mark.parametrize("expression", ["1.2.3", "v1.5", "2.5**2", "1..5", "0.1/0.0"])
+def test_what_is_no_decimal_is_refused(expression: str) -> None:
+    with pytest.raises(ToolFailure):
+        use(calculator(), expression)
 
 
 def test_search_finds_the_passage_with_the_rarest_words(tmp_path) -> None:
@@ -366,4 +410,28 @@ def test_python_runs_in_the_sandbox() -> None:
     with pytest.raises(ToolFailure, match="PermissionError"):
         use(tool, "open('/etc/passwd')")
     answer = play(turns("<python>while True: pass</python>", "gave up"), tools=("python:timeout_s=0.5",))
-    assert results(answer)[0].startswith("error: wall time") or "time" in results(answer)[0]
+    assert results(answer) == ["error: no end after 0.5 s"]
+
+
+@pytest.mark.parametrize(
+    ("program", "seen"),
+    [
+        ("x = 3\nx * 2", "(no output: print what you want to know)"),
+        ("```python\na = 1\n```\nthen\n```python\nprint(a)\n```", "1"),
+        ("def f(:", "error: SyntaxError: invalid syntax (line 1)"),
+        ("def f(x):\n    return 1 / x\nprint(2)\nf(0)", "error: ZeroDivisionError: division by zero (line 2)\n2"),
+        ("raise ExceptionGroup('g', [ValueError('one')])", "error: ValueError: one (line 1)"),
+        ("import sys\nprint('odd', file=sys.stderr, flush=True)\nwhile True: pass", "error: no end after 0.5 s"),
+        ("print('ab' * 10**6)", "error: more than 64 KiB of output\nabab"),
+    ],
+)
+def test_a_program_that_fails_or_says_nothing_is_told_what_to_mend(program: str, seen: str) -> None:
+    from ttc.sandbox.probe import probe
+
+    try:
+        probe()
+    except ConfigError as exc:
+        pytest.skip(str(exc))
+    answer = play(turns(f"<python>{program}</python>", "done"), tools=("python:timeout_s=0.5",), max_result=60)
+    (result,) = results(answer)
+    assert result.startswith(seen[:60]) and answer.final == "done"

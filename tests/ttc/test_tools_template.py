@@ -1,8 +1,12 @@
-"""Calls and results in the form of the model's own chat template: three families, and one without functions."""
+"""Calls and results in the form of the model's own chat template: three families, and one without functions.
+
+Which templates have a form that is read here is tested on those that TRL brings, which are the models' own.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +57,11 @@ CHATML = (
     "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"
 )
-ENDS = {HERMES: "<|im_end|>", CHATML: "<|im_end|>", LLAMA: "<|eot_id|>", MISTRAL: "</s>"}
+SMOLLM3 = CHATML.replace(  # shows functions; a turn's calls are not written, and a result is a user's turn
+    "{%- for m", "{%- if tools %}{{- (tools | tojson) + ' call within <tool_call></tool_call>' }}{%- endif %}{%- for m"
+).replace("m.role +", "m.role.replace('tool', 'user') +")
+ENDS = ("im_end", "eot_id", "/s", "end_of_turn", "turn", "call", "end", "observation")
+"""How tokens begin that end a turn, without their brackets."""
 
 
 class Templated(ScriptedEngine):
@@ -67,8 +75,10 @@ class Templated(ScriptedEngine):
         qwen_like.tokenizer(folder)
         saved = AutoTokenizer.from_pretrained(folder)
         marks = ["<|eot_id|>", "</s>", "[TOOL_CALLS]", "[INST]", "[/INST]", "<|start_header_id|>", "<|end_header_id|>"]
+        marks += ["<|python_tag|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|call|>", "<|observation|>"]
         saved.add_special_tokens({"additional_special_tokens": marks})
-        saved.eos_token, saved.chat_template = ENDS[template], template
+        ends = [mark for mark in ("<|im_end|>", *marks) if mark in template and mark.strip("<|>").startswith(ENDS)]
+        saved.eos_token, saved.chat_template = (*ends, "<|im_end|>")[0], template
         saved.save_pretrained(folder)
         self.text, self.said, self.asked = Text(folder), said, []
         super().__init__(lambda *_: "")
@@ -96,7 +106,7 @@ class Templated(ScriptedEngine):
 
 def played(engine: ScriptedEngine, **params: Any) -> Answer:
     def strategy(problem: Any, session: Any) -> Any:
-        return tools(problem, session, markup="template", **params)
+        return tools(problem, session, **{"markup": "template"} | params)
 
     sampling = Sampling(temperature=1.0, max_tokens=900)
     return asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, sampling=sampling))
@@ -142,6 +152,54 @@ def test_a_call_in_the_models_own_form_is_answered_by_the_turns_of_its_template(
     assert "exact value" in first and second == first + call + between
 
 
+def real(name: str) -> str:
+    """The chat template of a model, as TRL has it."""
+    spec = importlib.util.find_spec("trl")
+    assert spec is not None and spec.origin is not None
+    return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+
+
+OWN = dict.fromkeys(("qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3_1", "llama3_2"), "template")
+OTHER = dict.fromkeys(("glm4moe", "gptoss", "lfm2", "gemma3", "phi3", "qwen3_6", "deepseek_r1_distill"), "tags")
+
+
+@pytest.mark.parametrize(("name", "markup"), (OWN | OTHER).items())
+def test_the_models_own_form_is_taken_where_its_template_has_one_that_is_read_here(
+    name: str, markup: str, tmp_path: Path
+) -> None:
+    engine = Templated(tmp_path, real(name), ["37"])
+    answer = played(engine, markup="auto")
+    assert [event.data for event in answer.trace if event.kind == "note"] == [{"markup": markup}]
+    assert ("<calculator>" in engine.asked[0]) == (markup == "tags") and "exact value" in engine.asked[0]
+
+
+@pytest.mark.parametrize(("template", "markup"), [(SMOLLM3, "template"), (MISTRAL, "template"), (CHATML, "tags")])
+def test_a_template_that_only_tells_how_calls_are_written_is_believed(
+    template: str, markup: str, tmp_path: Path
+) -> None:
+    engine = Templated(
+        tmp_path, template, [block(CALL) if markup == "template" and template is SMOLLM3 else "37", "37"]
+    )
+    answer = played(engine, markup="auto")
+    assert {"markup": markup} in [event.data for event in answer.trace]
+    assert results(answer) == (["36"] if template is SMOLLM3 else [])
+
+
+def test_several_calls_are_answered_though_the_template_would_write_but_one(tmp_path: Path) -> None:
+    calls = "; ".join(f'{{"name": "calculator", "parameters": {{"input": "{text}"}}}}' for text in ("1+1", "3+3"))
+    engine = Templated(tmp_path, real("llama3_1"), [f"<|python_tag|>{calls}", "8"])
+    answer = played(engine, markup="auto")
+    assert results(answer) == ["2", "6"] and answer.final == "8"
+    assert engine.asked[1].count("ipython<|end_header_id|>") == 2 + engine.asked[0].count("ipython<|end_header_id|>")
+
+
+def test_a_call_without_a_mark_that_is_no_json_is_an_observation(tmp_path: Path) -> None:
+    engine = Templated(tmp_path, LLAMA, ['{"name": "calculator", "parameters": {"input": "12*3}', "37"])
+    answer = played(engine)
+    (result,) = results(answer)
+    assert result.startswith('error: a call is {"name": NAME, "parameters"') and answer.final == "37"
+
+
 def test_several_calls_of_a_turn_run_in_their_order_and_their_results_stand_together(tmp_path: Path) -> None:
     calls = [block(CALL.replace("12*3", text)) for text in ("1+1", "2/0", "3+3")]
     engine = Templated(tmp_path, HERMES, ["so\n" + "\n".join(calls), "6"])
@@ -183,6 +241,17 @@ def test_a_call_within_a_thought_is_none_and_the_one_behind_it_is_one(tmp_path: 
         )
         answer = played(engine)
         assert results(answer) == seen and answer.final == "5"
+
+
+@pytest.mark.parametrize(("last", "text"), [("so</think>37", "37"), ("<think>so</think>37", "37"), ("so", "")])
+def test_the_answer_is_what_was_said_after_the_last_result_whatever_was_thought_there(last: str, text: str) -> None:
+    is_opened = "<think>" not in last  # by the template
+
+    def script(prompt: Prompt, path: Any, key: int) -> str:
+        return last if "<tool_response>" in prompt.text else ("hm</think>" if is_opened else "") + block(CALL)
+
+    answer = played(ScriptedEngine(script, thinking=is_opened))
+    assert results(answer) == ["36"] and (answer.text, answer.final or "") == (text, text)
 
 
 def test_an_answer_in_json_is_no_call_where_calls_have_no_marker(tmp_path: Path) -> None:
@@ -227,6 +296,12 @@ def test_without_instruction_the_functions_are_not_shown(tmp_path: Path) -> None
     engine = Templated(tmp_path, HERMES, ["37"])
     played(engine, instruct=False)
     assert "calculator" not in engine.asked[0]
+
+
+@pytest.mark.parametrize("name", ["glm4moe", "gptoss"])
+def test_a_form_that_is_not_read_here_is_refused_by_name(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"markup=template: .* form that cannot be read: use markup=tags"):
+        played(Templated(tmp_path, real(name), ["37"]))
 
 
 def test_a_template_whose_calls_cannot_be_read_or_whose_turns_do_not_end_is_named_with_what_to_use(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from ttc.agents.markup import Call, Markup
 from ttc.agents.tool import Tool, ToolFailure, Use
-from ttc.core import Candidate
+from ttc.core import Candidate, Prompt, ThinkState
 from ttc.errors import ConfigError
 from ttc.session.growing import Draw, grow
 from ttc.session.session import Session
@@ -59,23 +59,23 @@ async def run_episode(
 ) -> Candidate:
     """Play `draw` to its end; the candidate's text is what the model said after the last result."""
     uses = {name: tool.start(session.problem) for name, tool in tools.items()}
-    start, num_calls = len(draw.prompt.text), 0
+    before, num_calls = draw.prompt, 0
     while True:
         draw = await _turn(session, draw, markup)
         if draw.ended and (markup.stops or not draw.finished):
             break
-        calls = _read(session, draw.prompt.text[start:], markup)
+        calls = _read(session, draw.prompt.text[len(before.text) :], markup)
         if not calls:
             break
         if num_calls + len(calls) > limits.max_calls:
             draw = replace(draw, finish_reason="length")
             break
         results = [await _observed(session, draw, call, uses, limits) for call in calls]
-        prompt = draw.prompt.extend(*markup.write(session, results))
-        draw = replace(draw, prompt=prompt, ended=False, finish_reason="length")
-        start, num_calls = len(prompt.text), num_calls + len(calls)
+        before = draw.prompt.extend(*markup.write(session, results))
+        draw = replace(draw, prompt=before, ended=False, finish_reason="length")
+        num_calls += len(calls)
     candidate = draw.candidate(session)
-    return _answered(candidate, draw.prompt.text[start:]) if num_calls else candidate
+    return replace(candidate, text=_said_last(session, draw.prompt, before)) if num_calls else candidate
 
 
 def _read(session: Session, turn: str, markup: Markup) -> Sequence[Call | ToolFailure]:
@@ -144,9 +144,8 @@ def _cut(text: str, limits: EpisodeLimits) -> str:
     return text[: limits.max_result].encode("utf-8", "replace").decode()
 
 
-def _answered(candidate: Candidate, last: str) -> Candidate:
-    """The candidate with only `last`, the text after the last result, as its text; its thinking stays.
-
-    If the thought ended within `last`, all of the text came after it.
-    """
-    return replace(candidate, text=last) if candidate.text.endswith(last) else candidate
+def _said_last(session: Session, whole: Prompt, before: Prompt) -> str:
+    """What `whole` adds to `before` without its thoughts, of which each turn may have some."""
+    state: ThinkState = "open" if session.split(before).inside else "none"
+    length, chars = len(before.token_ids or ()), len(before.text)
+    return session.split(replace(whole, rendered_len=length, rendered_chars=chars, think_state=state)).answer

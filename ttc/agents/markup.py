@@ -4,6 +4,7 @@ r"""How calls and their results are written in a model's text.
     hermes    <tool_call>{"name": "calculator", "arguments": {"input": "12*3"}}</tool_call>  ends the turn, and a user
               turn brings  <tool_response>36</tool_response>  (Qwen 2.5 and 3, Hermes)
     template  as the model's own chat template writes them (`ttc.agents.template`)
+    auto      template where the model's own chat template shows functions and its calls can be read here, else tags
 
 In the first two the text stops at the token that completes the end marker of a call (which may add a character), and
 nothing is sampled after it. Result markers that the model writes itself are text: only results appended by this package
@@ -14,15 +15,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal, Protocol, TypeAlias
 
 from ttc.agents.tool import Tool, ToolFailure
 from ttc.core import Message, Prompt
+from ttc.errors import ConfigError
 from ttc.session.session import Session
+from ttc.toolformats import PLAIN
 
-MarkupName: TypeAlias = Literal["tags", "hermes", "template"]
+MarkupName: TypeAlias = Literal["auto", "tags", "hermes", "template"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +67,17 @@ class TextMarkup:
     instruction: str
 
     def ask(self, session: Session, *, instruct: bool) -> Prompt:
-        """See `Markup`; the instruction is a system message."""
+        """See `Markup`; the instruction is a system message, or begins the first turn where there can be none."""
         if not instruct:
             return session.render()
-        return session.ask((Message("system", self.instruction), *session.problem.messages), session.root)
+        first, *others = session.problem.messages
+        whole = replace(first, content=f"{self.instruction}\n\n{first.content}")
+        if first.role == "system":
+            return session.ask((whole, *others), session.root)
+        try:
+            return session.ask((Message("system", self.instruction), first, *others), session.root)
+        except ConfigError:  # templates without system messages, such as Gemma's
+            return session.ask((whole, *others), session.root)
 
     def read(self, session: Session, turn: str) -> tuple[Call, ...]:
         """See `Markup`; `turn` ends with a stop."""
@@ -134,13 +144,26 @@ def _hermes(tools: Sequence[Tool]) -> Markup:
     )
 
 
-def _template(tools: Sequence[Tool]) -> Markup:
+def markup_for(session: Session, tools: Sequence[Tool], name: MarkupName) -> Markup:
+    """The markup called `name`; what `auto` chose stands in the trace.
+
+    Raises:
+        ConfigError: `template`, where the model's chat template writes calls in a form that cannot be read.
+    """
+    if name in MARKUPS:
+        return MARKUPS[name](tools)
     from ttc.agents.template import TemplateMarkup
 
-    return TemplateMarkup(tuple(tools))
+    template = TemplateMarkup(tuple(tools))
+    if name == "auto":
+        shows_none = session.tool_format in ("", PLAIN)
+        chosen = _tags(tools) if shows_none or template.doubt(session) else template
+        session.note("note", session.root, markup="template" if chosen is template else "tags")
+        return chosen
+    if doubt := template.doubt(session):
+        raise ConfigError(f"markup=template: {doubt}: use markup=tags or markup=hermes")
+    return template
 
 
-MARKUPS: Mapping[MarkupName, Callable[[Sequence[Tool]], Markup]] = MappingProxyType(
-    {"tags": _tags, "hermes": _hermes, "template": _template}
-)
-"""From the tools of a run to how they are written."""
+MARKUPS: Mapping[str, Callable[[Sequence[Tool]], Markup]] = MappingProxyType({"tags": _tags, "hermes": _hermes})
+"""The markups that are the same for all models."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ttc.agents.markup import Call, without_markers
@@ -24,6 +25,8 @@ from ttc.session.session import Session
 from ttc.toolformats import TOOL_FORMATS, ToolFormat
 
 _PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
+_PROBE, _VALUE = "ttcprobe", "ttcvalue"
+"""A function and its argument, in words that no template has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +36,43 @@ class TemplateMarkup:
     tools: tuple[Tool, ...]
     stops: tuple[str, ...] = ()
 
-    def ask(self, session: Session, *, instruct: bool) -> Prompt:
-        """See `Markup`.
+    def doubt(self, session: Session) -> str:
+        """Why the calls of the model's own template cannot be used; "" where they can.
 
-        Raises:
-            ConfigError: the engine has no chat template whose calls can be read.
+        They can where it shows functions and writes a call as it is read here. Some templates show functions but write
+        no call (SmolLM3): what they tell the model decides.
         """
-        self._format(session)
+        model, form = session.capabilities.model, TOOL_FORMATS.get(session.tool_format)
+        if form is None:
+            return f"{model} has no chat template, or one whose calls cannot be read"
+        offer, call = (_function(_PROBE, "?"),), ToolCall(_PROBE, json.dumps({"input": _VALUE}), _number(0))
+        messages = (Message("user", "?"), ToolMessage("assistant", "", (call,)), ToolMessage("tool", "0", (), call.id))
+        try:
+            shown = session.ask(messages[:1], session.root, offer).text
+            said = session.ask(messages, session.root, offer)
+            self.write(session, ("0",))
+        except ConfigError as exc:
+            return str(exc)
+        written = next((turn for turn in _turns(session, said.token_ids or ()) if _VALUE in turn), form.trigger)
+        starts = (match.start() for match in re.finditer(re.escape(form.trigger or "{"), written))
+        is_read = any(form.read(written[at:])[1] == (replace(call, id=""),) for at in starts)
+        if _PROBE not in shown or not (is_read or (form.trigger and written == form.trigger and written in shown)):
+            return f"the chat template of {model} shows no functions, or writes calls in a form that cannot be read"
+        return ""
+
+    def ask(self, session: Session, *, instruct: bool) -> Prompt:
+        """See `Markup`."""
         return session.ask(session.problem.messages, session.root, self._functions() if instruct else ())
 
     def read(self, session: Session, turn: str) -> tuple[Call, ...]:
         """See `Markup`; what a thought contains is no call."""
-        form = self._format(session)
+        form = TOOL_FORMATS[session.tool_format]
         answer = turn.rpartition(close)[2] if (close := _close(session)) else turn
         _, calls = form.read(answer)
-        if not calls and form.trigger and form.trigger in answer:
-            raise ToolFailure(f'a call is {{"name": NAME, "{form.arguments}": {{"input": TEXT}}}} as JSON')
         names = {tool.name for tool in self.tools}
+        if not calls and (form.trigger in answer if form.trigger else _begins_call(answer, form, names)):
+            shape = f'{{"name": NAME, "{form.arguments}": {{"input": TEXT}}}}'
+            raise ToolFailure(f"a call is {shape} as JSON, and nothing follows it")
         if not form.trigger and not all(call.name in names for call in calls):
             return ()  # an answer in JSON
         return tuple(_call(call) for call in calls)
@@ -64,32 +87,51 @@ class TemplateMarkup:
         if not places:
             raise ConfigError(
                 f"the chat template of {session.capabilities.model} ends no turn with a token of {sorted(ends)}, the "
-                "model's ends of sequence, so no result can follow a call: use markup=tags"
+                "model's ends of sequence, so no result can follow a call"
             )
         return ids[places[-1] :], session.decode(ids[places[-1] :])
 
-    def _format(self, session: Session) -> ToolFormat:
-        form = TOOL_FORMATS.get(session.tool_format)
-        if form is None:
-            raise ConfigError(
-                f"markup=template: calls of {session.capabilities.model} cannot be read, since its engine has no chat "
-                "template or one with a format that is not known: use markup=tags or markup=hermes"
-            )
-        return form
-
     def _functions(self) -> tuple[dict[str, Any], ...]:
-        functions = ({"name": tool.name, "description": tool.about, "parameters": _PARAMETERS} for tool in self.tools)
-        return tuple({"type": "function", "function": function} for function in functions)
+        return tuple(_function(tool.name, tool.about) for tool in self.tools)
 
     def _rendered(self, session: Session, results: Sequence[str], more: str) -> tuple[int, ...]:
         """Ids of a conversation that ends with `results`, `more` added to the first."""
-        numbers = [f"call{number:05d}" for number in range(len(results))]  # Mistral's template wants nine characters
+        numbers = [_number(at) for at in range(len(results))]
         calls = tuple(ToolCall(self.tools[0].name, json.dumps({"input": "0"}), number) for number in numbers)
         first, *others = (without_markers(session, result) for result in results)
         texts = [first + more, *others]
         turns = [ToolMessage("tool", text, (), number) for text, number in zip(texts, numbers, strict=True)]
-        messages = (Message("user", "?"), ToolMessage("assistant", "", calls), *turns)
-        return session.ask(messages, session.root, self._functions()).token_ids or ()
+
+        def rendered(shown: tuple[ToolCall, ...]) -> tuple[int, ...]:
+            messages = (Message("user", "?"), ToolMessage("assistant", "", shown), *turns)
+            return session.ask(messages, session.root, self._functions()).token_ids or ()
+
+        try:
+            return rendered(calls)
+        except ConfigError:  # Llama's template refuses several calls in a turn, which its models write all the same
+            return rendered(calls[:1])
+
+
+def _function(name: str, about: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": _PARAMETERS}}
+
+
+def _number(at: int) -> str:
+    """The id of a call; Mistral's template wants nine characters."""
+    return f"call{at:05d}"
+
+
+def _turns(session: Session, ids: Sequence[int]) -> list[str]:
+    """The texts of `ids` that an end of sequence ends."""
+    ends = frozenset(session.capabilities.eos_ids)
+    places = [at for at, token in enumerate(ids) if token in ends]
+    return [session.decode(ids[start:end]) for start, end in zip([0, *(at + 1 for at in places)], places, strict=False)]
+
+
+def _begins_call(answer: str, form: ToolFormat, names: Collection[str]) -> bool:
+    """Whether an answer without a mark of calls begins as a call of one of `names`."""
+    match = re.match(r'\{\s*"name"\s*:\s*"([^"]*)"', answer.strip().removeprefix(form.prefix).lstrip())
+    return match is not None and match[1] in names
 
 
 def _close(session: Session) -> str:

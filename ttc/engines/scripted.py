@@ -29,7 +29,7 @@ from ttc.core import (
 )
 from ttc.errors import ConfigError, PromptTooLong
 from ttc.seeds import derive
-from ttc.toolformats import plain_turns, turn_of
+from ttc.toolformats import PLAIN, plain_turns, turn_of
 
 THINK_OPEN, THINK_CLOSE, EOS = 0x110000, 0x110001, 0x110002
 _MARKERS = {"<think>": THINK_OPEN, "</think>": THINK_CLOSE, "<eos>": EOS}
@@ -123,7 +123,7 @@ class ScriptedEngine:
     @property
     def tool_format(self) -> str:
         """See `ttc.core.ToolEngine`."""
-        return "hermes"
+        return PLAIN
 
     def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
         """The same with functions, calls and results as text in the Hermes format; `<eos>` ends the model's turns."""

@@ -12,7 +12,7 @@ import functools
 from dataclasses import replace
 
 from ttc.agents.episode import EpisodeLimits, run_episode
-from ttc.agents.markup import MARKUPS, MarkupName
+from ttc.agents.markup import MarkupName, markup_for
 from ttc.agents.tool import Kit
 from ttc.choosing.selection import fallback, vote
 from ttc.concurrent import gather
@@ -30,7 +30,7 @@ async def tools(
     *,
     tools: tuple[str, ...] = ("calculator",),
     n: int = 1,
-    markup: MarkupName = "tags",
+    markup: MarkupName = "auto",
     instruct: bool = True,
     max_calls: int = 8,
     max_result: int = 2000,
@@ -43,7 +43,8 @@ async def tools(
         session: the metered engine.
         tools: which, NAME or NAME:KEY=VALUE each.
         n: episodes.
-        markup: how calls are written: tags, hermes, or template, as the model's own chat template has them.
+        markup: how calls are written: template, as the model's own chat template has them; tags or hermes, as the model
+            is told; auto, template if that shows functions and its calls can be read, else tags.
         instruct: tell the model what it can call; a model trained on the markup does not need it.
         max_calls: most calls of an episode; one more ends it as cut.
         max_result: most characters of a result.
@@ -56,7 +57,7 @@ async def tools(
     check_pieces("tools", session, 1)
     limits = EpisodeLimits(max_calls, max_result, tool_s)
     kit = session.shared(Kit(tools))
-    writing = MARKUPS[markup](list(kit.values()))
+    writing = markup_for(session, list(kit.values()), markup)
     root = writing.ask(session, instruct=instruct)
     play = functools.partial(run_episode, tools=kit, markup=writing, limits=limits)
     # Under a budget one after another: in parallel, all might be cut though the first could have been finished.

@@ -1,8 +1,8 @@
 """Python, in the sandbox of `ttc.sandbox`: no files, no network, no other processes, bounded time and memory.
 
-The argument is a program, in a fenced block or bare; the result is what it prints. Every call is a fresh process
-without the state of the one before it. Cost: one fork of a warm interpreter, about 5 ms. Left out: packages other than
-the standard library.
+The argument is a program, in fenced blocks or bare; the result is what it prints. A program that prints nothing, as a
+cell of a notebook may, is told so. Every call is a fresh process without the state of the one before it. Cost: one fork
+of a warm interpreter, about 5 ms. Left out: packages other than the standard library.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from ttc.core import Problem
 from ttc.sandbox.limits import ResourceLimits
 from ttc.sandbox.pool import Sandbox
 from ttc.sandbox.probe import probe
-from ttc.sandbox.running import Script
+from ttc.sandbox.running import Script, ScriptResult
 
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)(?:```|\Z)", re.DOTALL)
+_PLACE = re.compile(r'File "program\.py", (line \d+)')
+_SILENT = "(no output: print what you want to know)"
 
 
 def python(*, timeout_s: float = 5.0, memory_mb: int = 256, workers: int = 2, unsafe: bool = False) -> Python:
@@ -49,9 +51,20 @@ class Python:
         return self._run
 
     async def _run(self, argument: str) -> str:
-        fenced = _FENCE.search(argument)
-        ran = await self._sandbox.run(Script(fenced[1] if fenced else argument, self._limits))
+        blocks = _FENCE.findall(argument)
+        ran = await self._sandbox.run(Script("\n".join(blocks) if blocks else argument, self._limits))
         if ran.cause:
-            message = ran.errors.strip().splitlines()
-            raise ToolFailure("\n".join([ran.cause if not message else message[-1], *ran.output.splitlines()[-3:]]))
-        return ran.output.rstrip("\n")
+            raise ToolFailure("\n".join([self._reason(ran), *ran.output.splitlines()[-3:]]))
+        return ran.output.rstrip("\n") or _SILENT
+
+    def _reason(self, ran: ScriptResult) -> str:
+        """Why a program failed: its exception and where it was raised, or the limit that it reached."""
+        said = [line.strip(" |") for line in ran.errors.splitlines() if any(map(str.isalnum, line))]
+        if said and ran.cause.startswith("exit code"):
+            places = _PLACE.findall(ran.errors)
+            return f"{said[-1]} ({places[-1]})" if places else said[-1]
+        limits = {
+            "wall time": f"no end after {self._limits.wall_s:g} s",
+            "output": f"more than {self._limits.output_kb} KiB of output",
+        }
+        return limits.get(ran.cause, ran.cause)

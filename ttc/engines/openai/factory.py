@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ttc.engines.openai.engine import Connection, RemoteEngine
     from ttc.engines.openai.refusals import Access
     from ttc.engines.openai.wire import Features
+    from ttc.engines.shared.balance import Retry
     from ttc.engines.shared.text import Text
 
 __all__ = ["openai"]
@@ -83,7 +84,8 @@ def openai(
             strategy and no scorer reads them.
         max_in_flight: most requests at once; further ones wait here. llama.cpp's server gets as many as it has slots.
         max_concurrency: most problems at once, where the caller sets no number; two per slot of llama.cpp's server.
-        attempts: most attempts of one request, including the first; only transient failures are retried.
+        attempts: most attempts of one request, including the first; only transient failures are retried. A server that
+            is too busy (429) and names no delay is asked again for retry_s, unless this is 1.
         retry_s: no attempt starts later than this after the first failure, in seconds.
         connect_s: seconds to wait for a connection.
         idle_s: seconds of silence after which a request has failed.
@@ -104,8 +106,9 @@ def openai(
     above("openai", 0, connect_s=connect_s, idle_s=idle_s)
     urls = _urls(base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL)
     access = Access(_key(api_key_env, urls), connect_s, idle_s)
+    retry = Retry(attempts, retry_s, silent_again=silent_again)
     local = _local(model, tokenizer)
-    features = _find_out(urls, access, model, local)
+    features = _find_out(urls, access, retry, model, local)
     if seeded and not features.seeds:
         warnings.warn(
             f"{features.model}: the server refuses the field seed: runs are not reproducible, not even with --seed",
@@ -125,7 +128,7 @@ def openai(
         certainty=False,
         max_concurrency=max_concurrency,
     )
-    connection = Connection(urls, access, Retry(attempts, retry_s, silent_again=silent_again), max_in_flight)
+    connection = Connection(urls, access, retry, max_in_flight)
     return _engine(features, capabilities, connection, local)
 
 
@@ -229,7 +232,7 @@ def _local(model: str | None, tokenizer: str | None) -> _Local | None:
     return _Local(text, dims.model_shape(dims.vocab), dims.max_context)
 
 
-def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _Local | None) -> Features:
+def _find_out(urls: tuple[str, ...], access: Access, retry: Retry, model: str | None, local: _Local | None) -> Features:
     """Probe the first server that answers; the others must serve the same model, or be unreachable for now."""
     from ttc.engines.openai.probe import Unreachable, probe, served_model
     from ttc.engines.openai.sync_client import SyncClient
@@ -237,7 +240,7 @@ def _find_out(urls: tuple[str, ...], access: Access, model: str | None, local: _
     features: Features | None = None
     silent: list[ConfigError] = []
     for url in urls:
-        client = SyncClient(url, access)
+        client = SyncClient(url, access, retry)
         try:
             listed = served_model(client, url, features.model if features else model)
             if features is None:

@@ -73,20 +73,26 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
             hint = "" if models or url.endswith("/v1") else "; an address ends in /v1 as a rule"
             raise ConfigError(f"say which model with --model: {url} {listed}{hint}")
         model = next(iter(models))
-    if models and model not in models:
+    if f"models/{model}" in models:  # Gemini lists what its own documentation names without the folder
+        model = f"models/{model}"
+    # Azure lists the models that can be deployed, and takes the names of deployments
+    if models and model not in models and not AZURE.search(url):
         near = get_close_matches(model, models, 8, 0.3) or sorted(models)[:8]
         raise ConfigError(f"{url} does not serve {model!r}; it serves {', '.join(near)}")
     card = models.get(model, {})
     served = {name: str(card[key]) for name, key in (("model id", "id"), ("model root", "root")) if card.get(key)}
     features = Features(
         model,
-        card.get("max_model_len"),
+        next((card[name] for name in _CONTEXTS if isinstance(card.get(name), int) and card[name] > 1), None),
         served=served | _version(client, url, card),
         prices=_prices(card.get("pricing")),
     )
     return _of_llama(client, url, features) if card.get("owned_by") == "llamacpp" else features
 
 
+_CONTEXTS = ("max_model_len", "context_length", "context_window", "max_context_length")
+"""Field names of a model's context: vLLM's, OpenRouter's and Together's, Groq's, Mistral's."""
+AZURE = re.compile(r"^https://[^/]*\.azure\.")
 _PER_MILLION = ("input", "output")
 _PER_TOKEN = ("prompt", "completion")
 """Field names of price lists: Together's, and OpenRouter's."""

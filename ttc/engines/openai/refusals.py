@@ -24,6 +24,7 @@ _ALSO = (
 _FULL = re.compile(_CONTEXT, re.I)
 """Messages of servers for a full context, also with a 500 or in a stream, where `too long` is about time."""
 _TOO_LONG = re.compile(f"{_CONTEXT}|{_ALSO}", re.I)
+_IN_CONTEXT = re.compile(r"maximum context", re.I)
 _SHARED = re.compile(r"^context size has been exceeded", re.I)
 """llama.cpp's message when its slots, which share one context, together need more of it."""
 _FILTERED = re.compile(
@@ -32,6 +33,18 @@ _FILTERED = re.compile(
     re.I,
 )
 """Messages of servers whose content filter refuses a prompt."""
+_LENGTH = re.compile(
+    r"max_(completion_|new_)?tokens.{0,20}(value.{0,20}valid range|must be less than or equal|is too large)"
+    r"|maximum allowed number of output tokens|maxOutputTokens value .{0,40}supported range",  # Anthropic; Gemini
+    re.I,
+)
+"""Messages of servers that return no answer as long as was requested; not vLLM's, which is about the context."""
+_SPENT = re.compile(r"\(insufficient_quota\)|insufficient balance", re.I)
+"""Messages of servers, OpenAI's and DeepSeek's, for an account that has run out of money: waiting does not help."""
+_WISH = re.compile(
+    r"(?:try again|retry|reset)s?(?: after| in) (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?) ?(ms|s))?", re.I
+)
+"""A delay in a message: `Please try again in 1m2.5s.`, which OpenAI and Groq write, `retry in 45.8s` of Gemini."""
 _CUT_SHORT = re.compile(r"could not finish the message because max_tokens", re.I)
 """OpenAI's message when a model used up its length on hidden thought: an answer that was cut."""
 
@@ -84,9 +97,12 @@ def refuse(
         raise Transient(ContextShared(text), status=status) from cause
     if status == 500 and _FULL.search(said):
         raise PromptTooLong(text) from cause
+    if status == 402 or _SPENT.search(said):
+        raise ServerRefused(f"{text}; the account of the key has no credit left") from cause
     if is_transient(status, headers):
         error = EngineBusy(text) if status == 429 else EngineError(text)
-        error.retry_after_s = retry_after_s(headers)
+        wish_s = retry_after_s(headers)
+        error.retry_after_s = wished_s(said) if wish_s is None and status == 429 else wish_s
         raise Transient(error, retry_after_s=error.retry_after_s, status=status) from cause
     if status in (400, 403, 422) and _FILTERED.search(said):
         raise PromptRefused(text) from cause
@@ -95,9 +111,20 @@ def refuse(
         raise ServerRefused(f"{text}; check the key in {where}") from cause
     if status == 404:
         raise NotFound(f"{text}; check engine.base_url (it ends in /v1 as a rule) and --model") from cause
+    if _LENGTH.search(said) and not _IN_CONTEXT.search(said):
+        raise EngineError(f"{text}; give a smaller --max-tokens") from cause
     if _TOO_LONG.search(said):
         raise PromptTooLong(text) from cause
     raise EngineError(text) from cause
+
+
+def wished_s(said: str) -> float | None:
+    """The delay in seconds that a message asks for; None without one. Gemini sends no header that says it."""
+    match = _WISH.search(said)
+    if match is None or not any(match.groups()):
+        return None
+    hours, minutes, number, unit = match.groups()
+    return 3600 * int(hours or 0) + 60 * int(minutes or 0) + float(number or 0) / (1000 if unit == "ms" else 1)
 
 
 def status_of(code: object) -> int:
@@ -114,9 +141,20 @@ def words_of(body: object, otherwise: str) -> str:
     if isinstance(body, Mapping):
         inner = body.get("error", body)
         if isinstance(inner, Mapping):
-            return f"{inner.get('message', inner)}" + (f" ({inner['code']})" if _named(inner.get("code")) else "")
+            code = f" ({inner['code']})" if _named(inner.get("code")) else ""
+            return f"{inner.get('message', inner)}{code}{_beside(inner)}"
         return str(inner)
     return otherwise
+
+
+def _beside(error: Mapping[str, object]) -> str:
+    """What stands beside a message: the words of OpenRouter's provider, and the delay that Gemini asks for."""
+    metadata, details = error.get("metadata"), error.get("details")
+    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    rows = [row for row in details if isinstance(row, Mapping)] if isinstance(details, list) else []
+    delay = next((row["retryDelay"] for row in rows if isinstance(row.get("retryDelay"), str)), None)
+    is_told = delay is None or "retry in" in str(error.get("message"))
+    return (f": {raw}" if isinstance(raw, str) else "") + ("" if is_told else f" Please retry in {delay}.")
 
 
 def _named(code: object) -> bool:

@@ -1,22 +1,30 @@
 """A server before the run, through the official SDK: a few short requests from synchronous code, retried by the SDK.
 
+Where a server is still too busy then (429), it is asked again for as long as in the run: a limit of a few requests a
+minute is reached by these alone.
+
 Chunks are left as dictionaries, since servers add fields, and values to known ones, that the SDK's types do not allow.
 The requests of a run itself go through `client`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ttc.engines.openai.client import Chunk, no_choices, no_events
 from ttc.engines.openai.refusals import Access, Busy, refuse, status_of, words_of
-from ttc.engines.shared.balance import Transient
+from ttc.engines.shared.balance import Retry, Transient
 from ttc.errors import ConfigError, EngineError, EngineTimeout
 
 if TYPE_CHECKING:
     from openai import OpenAI
+
+T = TypeVar("T")
+_TOO_BUSY, _PLAIN = 429, 500
 
 
 class SyncClient:
@@ -25,11 +33,11 @@ class SyncClient:
     Raises like `Client.stream`, but EngineError for a failure that may pass: Busy unless it was a plain 500.
     """
 
-    def __init__(self, url: str, access: Access) -> None:
+    def __init__(self, url: str, access: Access, retry: Retry | None = None) -> None:
         """Open no connection yet."""
         import openai
 
-        self._url, self._access = url, access
+        self._url, self._access, self._retry = url, access, retry or Retry()
         self._sdk: OpenAI = openai.OpenAI(
             api_key=access.key or "none",
             base_url=url,
@@ -44,56 +52,61 @@ class SyncClient:
 
     def get(self, path: str) -> Chunk:
         """Get a JSON object."""
-        with _final(), _translated(self._url, self._access):
-            return _object(self._sdk.get(path, cast_to=object))
+        return self._final(lambda: _object(self._sdk.get(path, cast_to=object)))
 
     def cards(self) -> list[Any]:
         """The entries of `/models`: the `data` of an object, or the list itself, as Together sends it."""
-        with _final(), _translated(self._url, self._access):
-            listed = self._sdk.get("/models", cast_to=object)
-            cards = listed if isinstance(listed, list) else _object(listed).get("data")
-            return list(cards) if isinstance(cards, list) else []
+        listed = self._final(lambda: self._sdk.get("/models", cast_to=object))
+        cards = listed if isinstance(listed, list) else self._final(lambda: _object(listed)).get("data")
+        return list(cards) if isinstance(cards, list) else []
 
     def post(self, path: str, body: Mapping[str, Any]) -> Chunk:
         """Post `body` and return the whole answer."""
-        with _final(), _translated(self._url, self._access):
-            return _object(self._sdk.post(path, body=dict(body), cast_to=object))
+        return self._final(lambda: _object(self._sdk.post(path, body=dict(body), cast_to=object)))
 
     def stream(self, path: str, body: Mapping[str, Any]) -> list[Chunk]:
         """Post `body` and return all chunks of the answer; a server that does not stream sends one."""
+        return self._final(lambda: self._streamed(path, body))
+
+    def _streamed(self, path: str, body: Mapping[str, Any]) -> list[Chunk]:
         import openai
 
-        with _final(), _translated(self._url, self._access):
-            stream = self._sdk.post(
-                path, body=dict(body), cast_to=object, stream=True, stream_cls=openai.Stream[object]
-            )
-            kind = stream.response.headers.get("content-type", "").partition(";")[0]
+        stream = self._sdk.post(path, body=dict(body), cast_to=object, stream=True, stream_cls=openai.Stream[object])
+        kind = stream.response.headers.get("content-type", "").partition(";")[0]
+        try:
+            if kind == "application/json" and stream.response.read().lstrip().startswith(b"{"):
+                answer = _chunk(stream.response.json())
+                if answer.get("choices") is None:
+                    raise EngineError(no_choices(self._url, self._access, answer))
+                return [answer]
+            chunks = [_chunk(data) for data in stream]
+            if not chunks and kind != "text/event-stream":
+                raise EngineError(no_events(self._url, kind))
+            return chunks
+        finally:
+            stream.close()
+
+    def _final(self, request: Callable[[], T]) -> T:
+        """The answer to a request, or its final error; some servers use a plain 500 for what they do not support."""
+        began, failures = time.monotonic(), 0
+        while True:
             try:
-                if kind == "application/json" and stream.response.read().lstrip().startswith(b"{"):
-                    answer = _chunk(stream.response.json())
-                    if answer.get("choices") is None:
-                        raise EngineError(no_choices(self._url, self._access, answer))
-                    return [answer]
-                chunks = [_chunk(data) for data in stream]
-                if not chunks and kind != "text/event-stream":
-                    raise EngineError(no_events(self._url, kind))
-                return chunks
-            finally:
-                stream.close()
+                with _translated(self._url, self._access):
+                    return request()
+            except Transient as failure:
+                failures += 1
+                pause = self._retry.pause_s(failures, failure.retry_after_s)
+                left = self._retry.max_total_s - (time.monotonic() - began)
+                if failure.status != _TOO_BUSY or self._retry.max_attempts == 1 or pause > left:
+                    error = failure.error if failure.status == _PLAIN else Busy(str(failure.error))
+                    raise error from failure.__cause__
+                if failures == 1:
+                    warnings.warn(f"{failure.error}: asking again for {left:.0f} s", RuntimeWarning, stacklevel=4)
+            time.sleep(pause)
 
     def close(self) -> None:
         """Close the connections."""
         self._sdk.close()
-
-
-@contextmanager
-def _final() -> Iterator[None]:
-    """Raise a transient failure as its final error; some servers use a plain 500 for what they do not support."""
-    try:
-        yield
-    except Transient as failure:
-        error = failure.error if failure.status == 500 else Busy(str(failure.error))
-        raise error from failure.__cause__
 
 
 def _object(data: object) -> Chunk:

@@ -160,6 +160,7 @@ _FINISHES: Mapping[str, FinishReason] = {
     FILTERED: "abort",
     "tool_calls": "abort",
     "function_call": "abort",
+    **dict.fromkeys(("safety", "recitation", "blocklist", "prohibited_content", "spii", "refusal"), "abort"),  # Gemini
 }
 _GAVE_UP = frozenset({"abort", "aborted", "cancelled", "error"})
 
@@ -175,8 +176,8 @@ def finish_word(said: str | None) -> str:
 
 
 def finish_of(word: str) -> FinishReason | None:
-    """Our finish reason for a lower-case one; None if unknown."""
-    return _FINISHES.get(word)
+    """Our finish reason for a lower-case one, which Gemini may give a detail (`content_filter: SPII`); else None."""
+    return _FINISHES.get(word.partition(":")[0])
 
 
 @dataclass(frozen=True, slots=True)

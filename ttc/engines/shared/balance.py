@@ -70,10 +70,11 @@ class Retry:
     """Limits of retrying. `max_attempts` includes the first attempt; the other limits are in seconds.
 
     No attempt starts later than `max_total_s` after the first failure. While a server is only too busy (429), both
-    limits start anew whenever it has answered any request in between. The pause before attempt k + 1 is uniform in [0,
-    min(max_pause_s, base_s * 2**(k - 1))], or the server's own delay, at most `max_wish_s`, plus some jitter. Without
-    `silent_again` a request fails once as many attempts as there are servers have timed out; with it timeouts count as
-    other failures do, since a lost connection looks the same.
+    limits start anew whenever it has answered any request in between, and one that names no delay is asked for as long
+    as that allows, in any number of attempts: most such limits are by the minute. The pause before attempt k + 1 is
+    uniform in [0, min(max_pause_s, base_s * 2**(k - 1))], or the server's own delay, at most `max_wish_s`, plus some
+    jitter. Without `silent_again` a request fails once as many attempts as there are servers have timed out; with it
+    timeouts count as other failures do, since a lost connection looks the same.
     """
 
     max_attempts: int = 6
@@ -146,7 +147,8 @@ async def retrying(
             left = policy.max_total_s - (now - first)
             if failure.retry_after_s is not None and failure.retry_after_s <= left:
                 pause = min(pause, left)  # the delay fits, but delay and jitter might not
-            if failures >= policy.max_attempts or pause > left:
+            insists = failure.status == _TOO_BUSY and failure.retry_after_s is None and policy.max_attempts > 1
+            if (failures >= policy.max_attempts and not insists) or pause > left:
                 tries = counted(failures, "attempt")
                 wish = failure.retry_after_s or 0.0
                 why = f": it asks to be called again in {wish:.0f} s" if wish > max(left, 0.0) else ""
