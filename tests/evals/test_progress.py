@@ -81,7 +81,7 @@ def test_a_log_says_that_time_goes_on_while_nothing_is_finished(
 def test_a_log_says_once_that_a_strategy_is_done(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_progress, "FIRST_S", 0.05)
+    monkeypatch.setattr(_terminal, "FIRST_S", 0.05)
     with closing(ProgressReport(1, 1, None)) as progress:
         progress.add(arm("direct"), RECORD)
         time.sleep(0.2)
