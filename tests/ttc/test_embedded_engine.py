@@ -1048,6 +1048,12 @@ def test_a_model_that_takes_padding_for_places_is_refused(tmp_path) -> None:
         embedded(str(tmp_path), dtype="float32")
 
 
+def test_a_model_that_looks_ahead_is_refused_even_where_that_changes_little(tmp_path) -> None:
+    tiny_model.build(tmp_path, "bert", initializer_range=0.05)
+    with pytest.raises(ConfigError, match=r"a bert model attends to later tokens"):
+        embedded(str(tmp_path), dtype="float32")
+
+
 LONG_ROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,

@@ -176,8 +176,10 @@ MAX_WORDS = 300
 """Most characters quoted from an error of transformers."""
 
 _TRIED = 8
-_ROUNDING = 0.1
-"""Relative to the norm of the logits: bf16 rounding stays far below it, wrong positions or attention far above."""
+_ROUNDING = {torch.float32: 0.0003}
+_COARSE = 0.1
+"""Relative to the norm of the logits: rounding (`_COARSE` in 16 bits) stays far below, wrong positions or attention far
+above, except where tokens hardly look at each other."""
 
 
 def _reads_alike(body: FallbackBody) -> bool:
@@ -194,7 +196,8 @@ def _reads_alike(body: FallbackBody) -> bool:
             ((_, segment),) = body.extend([(None, prefix)])
             decoder.add(segment)
         own = decoder.step([1, ids[-1]])[1].float()
-    return not bool((own - whole).norm() > _ROUNDING * (whole - whole.mean()).norm())  # NaN counts as alike
+    most = _ROUNDING.get(body.dtype, _COARSE)
+    return not bool((own - whole).norm() > most * (whole - whole.mean()).norm())  # NaN counts as alike
 
 
 def _steady(text: Any) -> int | None:
