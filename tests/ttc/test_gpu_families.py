@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +90,44 @@ def test_prefill_in_two_parts_and_greedy_decoding_are_those_of_transformers(fami
             cuda.flush()
     torch.testing.assert_close(logits, expected[30:], rtol=2e-3, atol=2e-3)
     assert texts == whole[len(PROMPT) :]
+
+
+def test_of_a_model_that_also_reads_images_the_text_model_runs_under_either_name_of_its_tensors() -> None:
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    torch.manual_seed(3)
+    text = {**tiny_model.SMALL, **FAMILIES["gemma3_text"], "pad_token_id": 0}
+    sight = {
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "image_size": 28,
+    }
+    model = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=sight)).eval()
+    cuda, state = EmulatedCuda(), model.state_dict()
+    ours = body(model, cuda)
+    with torch.inference_mode(), cuda:
+        ((hidden, _),) = ours.extend([(None, PROMPT)])
+        logits = ours.logits(hidden)
+        cuda.flush()
+    with torch.inference_mode():
+        expected = model(torch.tensor([PROMPT])).logits[0]
+    torch.testing.assert_close(logits, expected, rtol=2e-3, atol=2e-3)
+    stored = {name.replace("model.language_model.", "language_model.model."): tensor for name, tensor in state.items()}
+    refold(ours.step_weights, {name: tensor for name, tensor in stored.items() if name != "lm_head.weight"})
+
+
+def test_gemmas_fields_that_config_json_leaves_out_are_those_of_transformers() -> None:
+    from transformers import Gemma3TextConfig
+
+    written = {"model_type": "gemma3_text", "sliding_window": 1024}
+    ours, theirs = architecture(written), architecture({**Gemma3TextConfig(**written).to_dict(), **written})
+    assert ours is not None and theirs is not None
+    assert replace(ours.dims, rope={}) == replace(theirs.dims, rope={})
+    assert (ours.style, ours.windows) == (theirs.style, theirs.windows)
+    assert [one.rope_theta for one in ours.rotary] == [one.rope_theta for one in theirs.rotary]
+    assert architecture({"model_type": "gemma3", "text_config": written}) == architecture(written)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gemma3_text"])

@@ -133,6 +133,10 @@ def refold(weights: StepWeights, state: Mapping[str, torch.Tensor]) -> None:
         weights.head.copy_(source.table("lm_head.weight"))
 
 
+_PREFIXES = ("model.", "", "model.language_model.", "language_model.model.", "language_model.")
+"""What may stand before a tensor's name: the last three in models that also read images."""
+
+
 class _Source:
     """Finds tensors under their Hugging Face names, checks their shapes, fuses and folds them."""
 
@@ -190,7 +194,8 @@ class _Source:
         )
 
     def _tensor(self, name: str, *shape: int) -> torch.Tensor:
-        tensor = self._state.get(f"model.{name}", self._state.get(name))
+        names = (prefix + name for prefix in _PREFIXES)
+        tensor = next((self._state[known] for known in names if known in self._state), None)
         if tensor is None:
             raise ConfigError(f"the weights hold no tensor model.{name}: the folder is incomplete or of another kind")
         if tuple(tensor.shape) != shape:

@@ -51,8 +51,12 @@ class DeviceBudget:
     max_context: int
 
 
+_IMAGES = ("vision_tower.", "multi_modal_projector.")
+"""Beginnings of the names of tensors that only images need."""
+
+
 def stored_numbers(folder: Path) -> int:
-    """Number of parameters in the files of a model folder, from their headers; 0 where it has none.
+    """Number of parameters of the text model in a folder's files, from their headers; 0 where it has none.
 
     Raises ConfigError for a damaged file.
     """
@@ -62,7 +66,8 @@ def stored_numbers(folder: Path) -> int:
     for file in filter(Path.is_file, weight_files(folder)):
         try:
             with safe_open(str(file), framework="pt") as tensors:
-                total += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())  # noqa: SIM118
+                names = [name for name in tensors.keys() if not name.removeprefix("model.").startswith(_IMAGES)]  # noqa: SIM118
+                total += sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
         except SafetensorError as exc:
             raise ConfigError(f"{file} is not a safetensors file: {exc}") from exc
     return total

@@ -1,7 +1,8 @@
 """The model families that the GPU decoder runs: Llama, Qwen2, Qwen3, Mistral, SmolLM3 and Gemma 3 (text).
 
-Mistral has a sliding window; so have five of six layers of Gemma 3, with rotary tables of their own. Left out: Gemma's
-vision models, sliding windows of Qwen2, mixtures of experts, biases other than of queries, keys and values.
+Mistral has a sliding window; so have five of six layers of Gemma 3, with rotary tables of their own. Of a Gemma 3 that
+also reads images (4B and larger), the text model runs. Left out: images, sliding windows of Qwen2, mixtures of experts,
+biases other than of queries, keys and values.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ class DeviceFamily:
 
 def architecture(config: Mapping[str, Any]) -> DeviceFamily | None:
     """Read a config.json; None for a model that the decoder does not run."""
+    if config["model_type"] == "gemma3":
+        text = config.get("text_config", {})
+        ties = config.get("tie_word_embeddings", text.get("tie_word_embeddings", True))
+        config = {**config, **text, "tie_word_embeddings": ties}
     if config["model_type"] == "gemma3_text":
-        return _gemma(config) if not (config.get("quantization_config") or config.get("attention_bias")) else None
+        return _gemma({**_GEMMA, **config})
     if not supported(config):
         return None
     dims = replace(Dims.from_config(config), max_context=positions(config))
@@ -38,10 +43,18 @@ def architecture(config: Mapping[str, Any]) -> DeviceFamily | None:
     return DeviceFamily(dims, Style(), (window_of(config),) * dims.num_layers, dims.rotary)
 
 
+_GEMMA: Mapping[str, Any] = {
+    **{"hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "vocab_size": 262_208},
+    **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "query_pre_attn_scalar": 256},
+    **{"max_position_embeddings": 131_072, "sliding_window": 4096, "hidden_activation": "gelu_pytorch_tanh"},
+}
+"""What transformers assumes of Gemma 3 where config.json does not say it, as in Google's larger models."""
+
+
 def _gemma(config: Mapping[str, Any]) -> DeviceFamily | None:
     """None where logit caps, another activation or scaled rotary frequencies make it a different model."""
-    capped = config.get("final_logit_softcapping") or config.get("attn_logit_softcapping")
-    if capped or config.get("hidden_activation", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
+    others = ("final_logit_softcapping", "attn_logit_softcapping", "quantization_config", "attention_bias")
+    if any(config.get(name) for name in others) or config["hidden_activation"] != "gelu_pytorch_tanh":
         return None
     full, local = _rotary(config)
     if any(rope.get("rope_type", "default") not in ("default", "linear") for rope in (full, local)):
@@ -61,7 +74,7 @@ def _gemma(config: Mapping[str, Any]) -> DeviceFamily | None:
         unit_offset=True,
         post_norms=True,
         embed_scale=dims.hidden**0.5,
-        query_scale=float(config.get("query_pre_attn_scalar", dims.head_dim)) ** -0.5,
+        query_scale=float(config["query_pre_attn_scalar"]) ** -0.5,
     )
     kinds = config.get("layer_types") or [
         "full_attention" if (layer + 1) % int(config.get("sliding_window_pattern", 6)) == 0 else "sliding_attention"
