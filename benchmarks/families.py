@@ -55,6 +55,9 @@ SIZES: Mapping[str, Any] = {
 }
 """Sizes under the names that families give them; a family takes those that its configuration has."""
 
+LATENT: Mapping[str, Any] = {"num_key_value_heads": 4, "head_dim": 8}
+"""Of families with latent attention: as many key heads as query heads; `head_dim` is the rotated part's."""
+
 
 class Difference(NamedTuple):
     """The first token that differs: of which text, and by how much transformers preferred its own."""
@@ -66,7 +69,8 @@ class Difference(NamedTuple):
 
 def fitted(names: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     """The sizes for a configuration with these fields, and for the parts of one that also reads images or speech."""
-    sizes = {name: size for name, size in {**SIZES, "vocab_size": vocab}.items() if name in names}
+    known = {**SIZES, **(LATENT if "kv_lora_rank" in names else {}), "vocab_size": vocab}
+    sizes = {name: size for name, size in known.items() if name in names}
     parts = {name: fitted(part, vocab) for name, part in names.items() if isinstance(part, dict) and "config" in name}
     return sizes | parts
 

@@ -990,7 +990,7 @@ def test_another_architecture_without_some_of_its_weights_is_refused_by_their_na
         embedded(str(tmp_path), dtype="float32")
 
 
-@pytest.mark.parametrize("family", ["mistral", "gemma2", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "qwen3_moe", "deepseek_v3"])
 def test_another_architecture_runs_through_transformers_with_the_same_results(family: str, tmp_path) -> None:
     from transformers import AutoModelForCausalLM
 
@@ -1001,10 +1001,23 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
         "attn_logit_softcapping": 0.05,
         "num_experts": 4,
         "num_experts_per_tok": 2,
+        **dict.fromkeys(("num_key_value_heads", "n_routed_experts"), 4),
+        **dict.fromkeys(("n_group", "topk_group"), 1),
+        **dict.fromkeys(("q_lora_rank", "kv_lora_rank", "v_head_dim"), 16),
+        **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim"), 8),
     }
+    latent = (
+        "num_key_value_heads",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "v_head_dim",
+        "qk_rope_head_dim",
+        "qk_nope_head_dim",
+    )
     allowed = {
         "mistral": ("head_dim", "sliding_window"),
         "gemma2": ("head_dim", "sliding_window", "query_pre_attn_scalar", "attn_logit_softcapping"),
+        "deepseek_v3": (*latent, "n_routed_experts", "num_experts_per_tok", "n_group", "topk_group"),
     }
     keep = allowed.get(family, ("head_dim", "num_experts", "num_experts_per_tok"))
     tiny_model.build(tmp_path, family, **{name: changes[name] for name in keep})

@@ -1,11 +1,11 @@
 """Other architectures through transformers' own modules: the same interface, correct but slower.
 
-Any causal language model whose cache holds keys and values of one size per layer runs here (Gemma, Mistral, Phi,
-Granite, mixtures of experts, ...). Rows are decoded together, left-padded, at about the speed of `generate`; prefixes
-are cached and reused, but every row holds its own copy, and prompts are prefilled one by one. Refused with an error are
-models with a recurrent state or compressed keys, models that count padding as positions (found by a short test at the
-start), and batch-invariant mode. LongRoPE models are limited to the length beyond which they change the rotation angles
-of all keys.
+Any causal language model whose cache holds keys and values of the same sizes in every layer runs here (Gemma, Mistral,
+Phi, Granite, mixtures of experts, DeepSeek's latent attention, ...). Where a value is smaller than a key, zeros are
+kept behind it. Rows are decoded together, left-padded, at about the speed of `generate`; prefixes are cached and
+reused, but every row holds its own copy, and prompts are prefilled one by one. Refused with an error are models with a
+recurrent state, models that count padding as positions (found by a short test at the start), and batch-invariant mode.
+LongRoPE models are limited to the length beyond which they change the rotation angles of all keys.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,9 @@ from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
 __all__ = ["FallbackBody", "FallbackDecoder", "load_fallback"]
+
+Sizes: TypeAlias = tuple[int, int]
+"""Numbers of a key and of a value of one head."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +48,8 @@ class _MeasuredDims(Dims):
 class FallbackBody(Body):
     """A `Body` around a transformers module. Its "hidden states" are logits, since heads differ between families."""
 
-    def __init__(self, module: Any, dims: Dims, max_context: int) -> None:
-        self.module, self.dims, self.max_context = module, dims, max_context
+    def __init__(self, module: Any, dims: Dims, max_context: int, sizes: Sizes) -> None:
+        self.module, self.dims, self.max_context, self.sizes = module, dims, max_context, sizes
         self.device, self.dtype = module.device, module.dtype
         self.pool = PagePool(dims, self.dtype, self.device)
 
@@ -62,7 +65,8 @@ class FallbackBody(Body):
         start = prefix.end if prefix is not None else 0
         if start + len(ids) > self.max_context:
             raise PromptTooLong(f"{start + len(ids)} tokens exceed the context of {self.max_context}")
-        cache = new_cache(None if prefix is None else self.pool.read_chain(prefix, 0, start)[:, :, None])
+        known = None if prefix is None else self.pool.read_chain(prefix, 0, start)[:, :, None]
+        cache = new_cache(known, self.sizes)
         output = self.module(
             input_ids=torch.tensor([list(ids)], device=self.device), use_cache=True, **_behind(self.module, cache)
         )
@@ -84,7 +88,7 @@ class FallbackDecoder:
     def __init__(self, body: Body) -> None:
         if not isinstance(body, FallbackBody):
             raise ConfigError("FallbackDecoder decodes only a FallbackBody")
-        self.body = body
+        self.body: FallbackBody = body
         self.num_rows = 0
         self._segments: list[Segment] = []
         self._lengths: list[int] = []
@@ -115,7 +119,7 @@ class FallbackDecoder:
         """See `Decoder.step`; returns logits (num_rows, vocab)."""
         longest, device = max(self._lengths), self.body.device
         if self._cache is None:
-            self._cache = new_cache(self._padded(longest) if longest else None)
+            self._cache = new_cache(self._padded(longest) if longest else None, self.body.sizes)
         real = torch.tensor(self._lengths, device=device)
         mask = torch.arange(longest + 1, device=device)[None] >= (longest - real)[:, None]
         output = self.body.module(
@@ -144,13 +148,13 @@ class FallbackDecoder:
             self._kept = [whole[:, :, i, :, longest - length :] for i, length in enumerate(self._lengths)]
 
 
-def new_cache(kv: torch.Tensor | None) -> Any:
+def new_cache(kv: torch.Tensor | None, sizes: Sizes) -> Any:
     """A transformers cache holding kv (layers, 2, rows, kv heads, T, D), or nothing."""
     from transformers import DynamicCache
 
     cache = DynamicCache()
     for layer, (keys, values) in enumerate(kv if kv is not None else ()):
-        cache.update(keys, values, layer)
+        cache.update(keys[..., : sizes[0]], values[..., : sizes[1]], layer)
     return cache
 
 
@@ -160,21 +164,31 @@ def _behind(module: Any, cache: Any) -> dict[str, Any]:
 
 
 def read_cache(cache: Any) -> torch.Tensor:
-    """The cache as (layers, 2, rows, kv heads, T, D)."""
-    return torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
+    """The cache as (layers, 2, rows, kv heads, T, D), D being the larger of the sizes of a key and of a value."""
+    return torch.stack([_stacked(layer.keys, layer.values) for layer in cache.layers])
 
 
-def _try(module: Any, device: torch.device) -> torch.Tensor:
-    """The keys and values of three test tokens."""
+def _stacked(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    size = max(keys.shape[-1], values.shape[-1])
+    return torch.stack([F.pad(part, (0, size - part.shape[-1])) for part in (keys, values)])
+
+
+def _try(module: Any, device: torch.device) -> tuple[torch.Tensor, Sizes]:
+    """The keys and values of three test tokens, and their sizes."""
     with torch.inference_mode():
-        cache = new_cache(None)
+        cache = new_cache(None, (0, 0))
         module(input_ids=torch.tensor([[1, 2, 3]], device=device), use_cache=True, **_behind(module, cache))
-        return read_cache(cache)
+        sizes = {(layer.keys.shape[-1], layer.values.shape[-1]) for layer in cache.layers}
+        if len(sizes) != 1:
+            raise ValueError("the layers' keys and values are of different sizes")
+        return read_cache(cache), sizes.pop()
 
 
 MAX_WORDS = 300
 """Most characters quoted from an error of transformers."""
 
+_FOREIGN = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
+"""What a model's own code raises where it cannot compute something."""
 _TRIED = 8
 _ROUNDING = {torch.float32: 0.0003}
 _COARSE = 0.1
@@ -197,7 +211,7 @@ def _reads_alike(body: FallbackBody) -> bool:
             decoder.add(segment)
         try:
             own = decoder.step([1, ids[-1]])[1].float()
-        except ValueError:  # ProphetNet checks that positions count padding
+        except _FOREIGN:  # ProphetNet and XLM check that positions and masks are those of texts of one length
             return False
     most = _ROUNDING.get(body.dtype, _COARSE)
     return not bool((own - whole).norm() > most * (whole - whole.mean()).norm())  # NaN counts as alike
@@ -238,21 +252,22 @@ def load_fallback(
         raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
     module = alone(lambda: module.to(device).eval())
     try:
-        kv = alone(lambda: _try(module, device))
+        kv, sizes = alone(lambda: _try(module, device))
         if kv.shape[4] != 3:
             raise ValueError("no key per token")
-    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError) as exc:
+    except _FOREIGN as exc:
         raise ConfigError(
             f"{folder}: a {config['model_type']} model does not cache plain keys and values, so the embedded engine "
             "cannot branch it: use --engine vllm"
         ) from exc
     dims = _measure(module, kv, _longest(folder, module.config.get_text_config(), max_context))
-    if dims.max_context > 2 * _TRIED and not alone(lambda: _reads_alike(FallbackBody(module, dims, dims.max_context))):
+    body = FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context), sizes)
+    if dims.max_context > 2 * _TRIED and not alone(lambda: _reads_alike(body)):
         raise ConfigError(
             f"{folder}: a {config['model_type']} model attends to later tokens, or counts padding as positions, so "
             "the embedded engine cannot decode texts of different lengths together: use --engine vllm"
         )
-    return FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context))
+    return body
 
 
 def _longest(folder: Path, text: Any, max_context: int | None) -> int:
