@@ -324,9 +324,9 @@ def check_handover(engine: Engine, thinking: Thinking) -> None:
         raise ConfigError(f"thinking.handover must end the thought, with {closing} in it, got {words!r}")
 
 
-def default_handover(closing: str) -> str:
-    """Qwen3's hand-over with another end-of-thinking marker."""
-    return QWEN3_HANDOVER.replace(CLOSE, closing)
+def default_handover(closing: str, gap: str = "\n\n") -> str:
+    """Qwen3's hand-over with another end-of-thinking marker; without a `gap` no line ends beside it."""
+    return QWEN3_HANDOVER.replace(CLOSE if gap else f"\n{CLOSE}\n\n", closing)
 
 
 def answer_reserve(num_tokens: int) -> int:

@@ -3,7 +3,7 @@
 Everything is read from the folder's own files through transformers' fast tokenizer; nothing is assumed for a model
 without a chat template. Think markers are those declared in config.json (`{"ttc": {"thinking": {"open", "close"}}}`,
 written by `ttc train adapt`), else a pair of `MARKERS` that are single tokens, else a pair that the chat template
-writes.
+writes, else gpt-oss's `CHANNELS`.
 
 The content of a message is plain text, whoever wrote it: a control token spelled out in it is encoded as characters, so
 that nobody can forge a turn or the end of a thought. Only in that case is a prompt encoded in pieces, split at those
@@ -32,6 +32,9 @@ from ttc.toolformats import plain_turns, shows_tools, texts_of, tool_format_of, 
 
 MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
 """Marker pairs that models are trained with."""
+
+CHANNELS = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
+"""gpt-oss's: a thought is a message of one channel, and the answer one of another."""
 
 SWITCHES = ("enable_thinking", "thinking")
 """Template variables that switch thinking: of Qwen3 and most others; of DeepSeek V3.1 and Granite."""
@@ -71,8 +74,9 @@ class Text:
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
         authors = _read(folder, "generation_config.json")
         self.recommended = _recommended(authors)
+        self._gap = "" if self.markers == CHANNELS else "\n\n"
         self.handover: str | None = about.get("handover") or (
-            None if self.markers is None or self.markers == MARKERS[0] else default_handover(self.markers[1])
+            None if self.markers is None or self.markers == MARKERS[0] else default_handover(self.markers[1], self._gap)
         )
 
     def encode(self, text: str) -> tuple[int, ...]:
@@ -225,10 +229,10 @@ class Text:
         """
         opening, closing = self.markers or MARKERS[0]
         if self._state(text, turns, options) == "open":
-            return f"{text.rstrip()}\n\n{closing}\n\n"
+            return f"{text.rstrip()}{self._gap}{closing}{self._gap}"
         knows = any(marker in template_of(self._tokenizer, tools="tools" in options) for marker in (opening, closing))
         if knows and text == self._applied(turns, options | dict.fromkeys(SWITCHES, True), add_generation_prompt=True):
-            return f"{text}{opening}\n\n{closing}\n\n"
+            return f"{text}{opening}{self._gap}{closing}{self._gap}"
         return text
 
     def _state(self, text: str, turns: list[dict[str, Any]], options: dict[str, Any]) -> ThinkState:
@@ -304,7 +308,8 @@ def _markers(declared: Any, vocab: Mapping[str, int], template: str) -> tuple[st
         return str(declared["open"]), str(declared["close"])
     single = (pair for pair in MARKERS if all(marker in vocab for marker in pair))
     written = (pair for pair in MARKERS if all(marker in template for marker in pair))
-    return next(single, None) or next(written, None)
+    channels = all(marker[marker.rindex("<|channel|>") :] in template for marker in CHANNELS)
+    return next(single, None) or next(written, None) or (CHANNELS if channels else None)
 
 
 def _control(tokenizer: Any) -> set[str]:
