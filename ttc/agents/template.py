@@ -48,15 +48,17 @@ class TemplateMarkup:
         offer, call = (_function(_PROBE, "?"),), ToolCall(_PROBE, json.dumps({"input": _VALUE}), _number(0))
         messages = (Message("user", "?"), ToolMessage("assistant", "", (call,)), ToolMessage("tool", "0", (), call.id))
         try:
-            shown = session.ask(messages[:1], session.root, offer).text
-            said = session.ask(messages, session.root, offer)
+            question = session.ask(messages[:1], session.root, offer).text
+            dialogue = session.ask(messages, session.root, offer)
             self.write(session, ("0",))
         except ConfigError as exc:
             return str(exc)
-        written = next((turn for turn in _turns(session, said.token_ids or ()) if _VALUE in turn), form.trigger)
-        starts = (match.start() for match in re.finditer(re.escape(form.trigger or "{"), written))
-        is_read = any(form.read(written[at:])[1] == (replace(call, id=""),) for at in starts)
-        if _PROBE not in shown or not (is_read or (form.trigger and written == form.trigger and written in shown)):
+        example = next((turn for turn in _turns(session, dialogue.token_ids or ()) if _VALUE in turn), form.trigger)
+        starts = (match.start() for match in re.finditer(re.escape(form.trigger or "{"), example))
+        is_read = any(form.read(example[at:])[1] == (replace(call, id=""),) for at in starts)
+        if _PROBE not in question or not (
+            is_read or (form.trigger and example == form.trigger and example in question)
+        ):
             return f"the chat template of {model} shows no functions, or writes calls in a form that cannot be read"
         return ""
 

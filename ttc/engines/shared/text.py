@@ -307,9 +307,9 @@ def _markers(declared: Any, vocab: Mapping[str, int], template: str) -> tuple[st
     if isinstance(declared, Mapping):
         return str(declared["open"]), str(declared["close"])
     single = (pair for pair in MARKERS if all(marker in vocab for marker in pair))
-    written = (pair for pair in MARKERS if all(marker in template for marker in pair))
+    by_template = (pair for pair in MARKERS if all(marker in template for marker in pair))
     channels = all(marker[marker.rindex("<|channel|>") :] in template for marker in CHANNELS)
-    return next(single, None) or next(written, None) or (CHANNELS if channels else None)
+    return next(single, None) or next(by_template, None) or (CHANNELS if channels else None)
 
 
 def _control(tokenizer: Any) -> set[str]:

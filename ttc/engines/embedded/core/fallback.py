@@ -65,8 +65,8 @@ class FallbackBody(Body):
         start = prefix.end if prefix is not None else 0
         if start + len(ids) > self.max_context:
             raise PromptTooLong(f"{start + len(ids)} tokens exceed the context of {self.max_context}")
-        known = None if prefix is None else self.pool.read_chain(prefix, 0, start)[:, :, None]
-        cache = new_cache(known, self.sizes)
+        kv = None if prefix is None else self.pool.read_chain(prefix, 0, start)[:, :, None]
+        cache = new_cache(kv, self.sizes)
         output = self.module(
             input_ids=torch.tensor([list(ids)], device=self.device), use_cache=True, **_behind(self.module, cache)
         )
