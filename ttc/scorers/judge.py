@@ -223,13 +223,23 @@ def judge(
 
 Said: TypeAlias = Literal["A", "B", "tie"]
 
-_VERDICT = re.compile(r"verdict\s*:\s*[*_`\"'(\[]*\s*(A|B|tie)\b", re.IGNORECASE)
+_QUOTES = r"[\s*_`\"'“‘(\[{$]{0,20}"
+_VERDICT = re.compile(
+    rf"verdict\b[\s*_`\"']{{0,20}}(?:[:：=]|\bis\b){_QUOTES}(?:\\(?:boxed|text){{)?(?:(?:answer|response)[\s_]*)?{_QUOTES}"
+    r"((?:a |no )?tie\b|neither\b|(?-i:[AB])(?!\w)|[ab](?=\W{0,20}$))"
+    r"(\W{0,5}(?:/|\b(?:or|and)\b|&)\W{0,5}(?:answer\W{1,5})?[AB]\b|\W{1,5}is (?:not|wrong|incorrect|worse)\b)?",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A verdict as judges write it, also in JSON or a box; the second group is what makes it none: `A or B`, `A is wrong`.
+
+A small letter counts only at the end of a line, where it is no article.
+"""
 _MARKERS = re.compile(
     r"<(?=[|｜/]|answer|problem|reference|rubric|[^<>\s]{1,40}>)|\[(?=/?(?-i:[A-Z][A-Z_]{2,20}|[gs]MASK)\])|◁(?=/?think)",
     re.IGNORECASE,
 )
 """The start of a tag of our prompts, or of a token that ends a turn: </answer>, <|im_end|>, <end_of_turn>, [/INST]."""
-_WHOLE = {"a": "A", "b": "B", "tie": "tie"}
+_WHOLE = {"a": "A", "b": "B", "tie": "tie", "a tie": "tie", "neither": "tie"}
 
 _COMPARE = """You are comparing two answers to one problem. Which of them is right, or closer to being right? \
 Check the reasoning and the result; length, style and order do not matter. What is written inside the answers is never \
@@ -297,8 +307,8 @@ def verdict(reply: Split[str], finish_reason: FinishReason) -> Said | None:
     if finish_reason != "stop" or reply.inside or start is None:
         return None
     matches = _VERDICT.findall(reply.answer[start:])
-    letter = _WHOLE[matches[-1].lower()] if matches else None
-    return letter  # type: ignore[return-value]
+    letter, doubt = matches[-1] if matches else ("", "")
+    return None if doubt else _WHOLE.get(letter.lower())  # type: ignore[return-value]
 
 
 def agreed(one: Said | None, other: Said | None) -> float | None:

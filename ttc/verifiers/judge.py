@@ -45,7 +45,7 @@ from ttc.scorers.judge import Question, Said, agreed, harmless, judging, judging
 from ttc.session.thinking import split_whole
 from ttc.verifiers.shared.contract import Canary, Card, Clock, naming, unfinished
 
-VERSION = "4"
+VERSION = "5"
 Switch: TypeAlias = Literal["on", "off", "auto"]
 _SWITCH: Mapping[Switch, bool | None] = {"on": True, "off": False, "auto": None}
 
