@@ -106,6 +106,7 @@ def test_a_failure_that_stays_becomes_an_engine_error_with_its_cause_and_its_att
     [
         (Fault(status=400, message="bad field"), EngineError, "400: bad field"),
         (Fault(status=422, message="odd value"), EngineError, "422: odd value"),
+        (Fault(status=400, message="'reasoning_effort' does not support 'none'"), EngineError, "--thinking auto"),
         (Fault(status=401, message="who are you"), ConfigError, "api_key_env"),
         (Fault(status=404, message="no such model"), ConfigError, "base_url"),
         (Fault(status=400, message="maximum context length is 8 tokens"), PromptTooLong, "maximum context"),

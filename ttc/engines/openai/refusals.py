@@ -39,6 +39,8 @@ _LENGTH = re.compile(
     re.I,
 )
 """Messages of servers that return no answer as long as was requested; not vLLM's, which is about the context."""
+_SWITCH = re.compile(r"reasoning_effort|chat_template_kwargs")
+"""Fields that switch thinking."""
 _SPENT = re.compile(r"\(insufficient_quota\)|insufficient balance", re.I)
 """Messages of servers, OpenAI's and DeepSeek's, for an account that has run out of money: waiting does not help."""
 _WISH = re.compile(
@@ -114,6 +116,8 @@ def refuse(
         raise EngineError(f"{text}; give a smaller --max-tokens") from cause
     if _TOO_LONG.search(said):
         raise PromptTooLong(text) from cause
+    if _SWITCH.search(said):
+        raise EngineError(f"{text}; leave its thinking as it is: --thinking auto") from cause
     raise EngineError(text) from cause
 
 
