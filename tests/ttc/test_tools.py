@@ -413,6 +413,18 @@ def test_python_runs_in_the_sandbox() -> None:
     assert results(answer) == ["error: no end after 0.5 s"]
 
 
+def test_a_program_that_waits_for_its_turn_is_not_late() -> None:
+    from ttc.sandbox.probe import probe
+
+    try:
+        probe()
+    except ConfigError as exc:
+        pytest.skip(str(exc))
+    engine = turns("<python>import time; time.sleep(0.1); print(1)</python>", "done")
+    answer = play(engine, tools=("python:workers=1",), n=8, tool_s=0.2)
+    assert results(answer) == ["1"] * 8
+
+
 @pytest.mark.parametrize(
     ("program", "seen"),
     [

@@ -48,7 +48,7 @@ async def tools(
         instruct: tell the model what it can call; a model trained on the markup does not need it.
         max_calls: most calls of an episode; one more ends it as cut.
         max_result: most characters of a result.
-        tool_s: most seconds of a call.
+        tool_s: most seconds of a call; python has its own limit, timeout_s.
 
     Raises:
         ConfigError: an unknown tool, a limit out of range, or an engine without token ids.

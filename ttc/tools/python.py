@@ -25,7 +25,7 @@ def python(*, timeout_s: float = 5.0, memory_mb: int = 256, workers: int = 2, un
     """Return the tool.
 
     Args:
-        timeout_s: seconds of one program.
+        timeout_s: seconds of one program, without those in which it waits for its turn.
         memory_mb: its memory, in MiB.
         workers: programs that run at once.
         unsafe: run programs without protection when this machine has no sandbox.
@@ -41,6 +41,7 @@ class Python:
     """Runs programs."""
 
     name = "python"
+    has_own_limit = True
     about = "runs a Python program (standard library only, no files, no network) and returns what it prints"
 
     def __init__(self, sandbox: Sandbox, limits: ResourceLimits) -> None:
