@@ -8,6 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.openai_setup import CHAT
 from ttc.cli.cli import main
 from ttc.core import Completion, Message, Problem, Prompt, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine
@@ -16,6 +18,7 @@ from ttc.scorers.judge import _ring, judge, verdict
 from ttc.session.solve import solve
 from ttc.session.thinking import Split
 from ttc.strategies.best_of_n import best_of_n
+from ttc.verifiers.judge import judge as judge_of_texts
 
 RIGHT = "42"
 
@@ -64,6 +67,19 @@ def test_a_judge_that_prefers_a_place_abstains_always() -> None:
 def test_no_verdict_that_can_be_read_is_no_score(said: str) -> None:
     scores, _ = run(judge(engine=scripted(lambda a, b: said)), answers("it is 41", "it is 42"))
     assert [score.value for score in scores] == [None, None]
+
+
+def test_a_judge_behind_an_api_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    with OpenAIServer(lambda: ScriptedEngine(lambda *_: "Verdict: tie"), CHAT) as server:
+        one = judge("served", runs_on="openai", base_url=server.url)
+        scores, usage = run(one, answers("it is 41", "it is 42"))
+        asyncio.run(one._engine.close())
+    assert [score.value for score in scores] == [0.5, 0.5] and usage.judged > 0
+    with pytest.raises(ConfigError, match="base_url is for runs_on=openai, and this judge runs on embedded"):
+        judge("served", base_url=server.url)
+    with pytest.raises(ConfigError, match="base_url is for runs_on=openai"):
+        judge_of_texts("served", base_url=server.url)
 
 
 @pytest.mark.parametrize(

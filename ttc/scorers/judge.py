@@ -158,9 +158,25 @@ def _as_judged(on_usage: UsageSink) -> Callable[[Usage], None]:
     return lambda usage: on_usage(replace(usage, generated=0, thinking=0, judged=usage.judged + usage.generated))
 
 
-def _check(opponents: int, max_tokens: int, temperature: float, seed: int | None) -> None:
+def _check(
+    opponents: int, max_tokens: int, temperature: float, seed: int | None, runs_on: str, base_url: str | None
+) -> None:
     at_least("judge", 1, opponents=opponents)
     judging(max_tokens, temperature, seed)
+    check_address(runs_on, base_url)
+
+
+def check_address(runs_on: str, base_url: str | None) -> None:
+    """Refuse the address of a server for an engine that has none; raises ConfigError."""
+    if base_url is not None and runs_on != "openai":
+        raise ConfigError(f"judge: base_url is for runs_on=openai, and this judge runs on {runs_on}")
+
+
+def judging_engine(model: str, runs_on: str, base_url: str | None) -> Engine:
+    """Load a judge's own model; raises what its engine raises."""
+    from ttc.config.registry import ENGINES
+
+    return ENGINES.load(runs_on)(model, **({} if base_url is None else {"base_url": base_url}))  # type: ignore[no-any-return]
 
 
 def judging(max_tokens: int, temperature: float, seed: int | None) -> Sampling:
@@ -186,6 +202,7 @@ def judge(
     *,
     engine: Engine | None = None,
     runs_on: str = "embedded",
+    base_url: str | None = None,
     mode: Literal["pairwise", "single"] = "pairwise",
     opponents: int = 4,
     max_tokens: int = 1024,
@@ -198,7 +215,8 @@ def judge(
     Args:
         model: the judge's own model, run on `runs_on`; absent: the generator judges.
         engine: the generator's engine, supplied by the command line.
-        runs_on: engine of the judge's own model (see ttc list engines).
+        runs_on: engine of the judge's own model (see ttc list engines); openai for an API.
+        base_url: address of the API, for runs_on=openai (default: OPENAI_BASE_URL, else OpenAI's own).
         mode: pairwise compares the answers of one call, single asks whether each answer is right.
         opponents: pairwise: how many others each answer is compared with.
         max_tokens: cap on one verdict with its reasoning; a judge that is cut off abstains.
@@ -211,9 +229,7 @@ def judge(
         ConfigError: neither a model nor an engine, or a parameter out of range.
     """
     if model is not None:
-        from ttc.config.registry import ENGINES
-
-        engine = ENGINES.load(runs_on)(model)
+        engine = judging_engine(model, runs_on, base_url)
     if engine is None:
         raise ConfigError("scorer judge needs a model: --scorer judge:PATH, or an engine")
     switch = {"on": True, "off": False, "auto": None}[thinking]

@@ -200,7 +200,8 @@ def _key(name: str, urls: tuple[str, ...]) -> str:
     key = os.environ.get(name, "").strip()
     if not key and (name != KEY or OFFICIAL in urls):
         raise ConfigError(
-            f"no key: set the environment variable {name}, or engine.base_url to a server that needs none"
+            f"no key: set the environment variable {name}, or engine.base_url (of a judge scorer.base_url) to a server "
+            "that needs none"
         )
     return key
 
