@@ -404,6 +404,14 @@ def test_an_account_without_credit_is_no_limit_that_passes(status: int, words: s
         refuse("http://x", Access("", 1.0, 1.0), status, words, {})
 
 
+def test_of_a_gateways_page_only_the_title_is_told() -> None:
+    page = "<!DOCTYPE html>\n<html><head><title>api.example.com |\n 524: A timeout&nbsp;occurred</title></head><body>x"
+    with pytest.raises(Transient, match=r"^http://x answered 524: api.example.com \| 524: A timeout occurred$"):
+        refuse("http://x", Access("", 1.0, 1.0), 524, page, {})
+    with pytest.raises(Transient, match="502: a page without a title"):
+        refuse("http://x", Access("", 1.0, 1.0), 502, "<html>", {})
+
+
 TOO_MUCH = [
     "`max_tokens` must be less than or equal to `8192`, the maximum value for `max_tokens` is less than the "
     "`context_window` for this model",
