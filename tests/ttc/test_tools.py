@@ -371,7 +371,9 @@ def test_search_finds_the_passage_with_the_rarest_words(tmp_path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "b.md").write_text("The sky is blue and the sea is too.")
     (tmp_path / "image.bin").write_bytes(b"\xff\xfe\x00blue")
-    tool = search(folder=str(tmp_path), top=1)
+    (tmp_path / "large.txt").write_text("zebra " * 400)
+    with pytest.warns(RuntimeWarning, match=r"2 files of .* left out, .* text of at most 1 KiB: image.bin, large.txt"):
+        tool = search(folder=str(tmp_path), top=1, max_kb=1)
     assert use(tool, "What does the mantis shrimp see?") == (
         "a.txt, paragraph 2: The mantis shrimp sees sixteen colours."
     )

@@ -41,7 +41,7 @@ async def tools(
     Args:
         problem: the question.
         session: the metered engine.
-        tools: which, NAME or NAME:KEY=VALUE each.
+        tools: which, NAME or NAME:KEY=VALUE each; several with --set tools.tools=calculator,python.
         n: episodes.
         markup: how calls are written: template, as the model's own chat template has them; tags or hermes, as the model
             is told; auto, template if that shows functions and its calls can be read, else tags.
