@@ -390,6 +390,9 @@ def test_the_probe_waits_out_a_rate_limit_that_it_reaches_by_itself() -> None:
         server.faults.extend([busy] * 3)
         with pytest.raises(EngineError, match="429: full"):
             openai(base_url=server.url, attempts=1)
+        server.faults.extend([replace(busy, headers={"retry-after": "7200"})] * 3)
+        with pytest.raises(EngineError, match=r"429: full: it asks to be called again in 7200 s"):
+            openai(base_url=server.url)
 
 
 @pytest.mark.parametrize(
