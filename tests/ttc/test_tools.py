@@ -415,6 +415,14 @@ def test_python_runs_in_the_sandbox() -> None:
     assert results(answer) == ["error: no end after 0.5 s"]
 
 
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), 1e9])
+def test_a_time_that_is_none_for_a_program_is_refused_by_its_name(timeout_s: float) -> None:
+    from ttc.tools.python import python
+
+    with pytest.raises(ConfigError, match="tool python: timeout_s must be"):
+        python(timeout_s=timeout_s)
+
+
 def test_a_program_that_waits_for_its_turn_is_not_late() -> None:
     from ttc.sandbox.probe import probe
 
