@@ -74,7 +74,7 @@ class ToolFormat:
                 return _before_cut(calls, rest, self.trigger.startswith(rest))
             start = _blank(rest, len(self.trigger))
             try:
-                value, end = json.JSONDecoder().raw_decode(rest, start)
+                value, end = _DECODER.raw_decode(rest, start)
             except RecursionError:
                 return (), ""
             except json.JSONDecodeError as exc:
@@ -95,7 +95,7 @@ class ToolFormat:
         rest = text.lstrip()
         while rest:
             try:
-                value, end = json.JSONDecoder().raw_decode(rest)
+                value, end = _DECODER.raw_decode(rest)
             except json.JSONDecodeError as exc:
                 return _before_cut(calls, rest, _is_cut(rest, exc))
             call = self._call(value)
@@ -112,9 +112,22 @@ class ToolFormat:
         arguments: Any = next(
             (value[name] for name in (self.arguments, "arguments", "parameters") if name in value), {}
         )
+        arguments = _object_in(arguments) if isinstance(arguments, str) else arguments
         if not isinstance(arguments, dict):
             return None
         return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
+
+
+_DECODER = json.JSONDecoder(strict=False)
+"""Models write programs with plain line ends in a string."""
+
+
+def _object_in(text: str) -> object:
+    """The JSON in a text, as which some models write arguments; None where it is none."""
+    try:
+        return _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _before_cut(calls: Sequence[ToolCall], rest: str, is_cut: bool) -> tuple[tuple[ToolCall, ...], str]:

@@ -443,6 +443,17 @@ def test_what_is_no_call_is_text(name: str, text: str) -> None:
     assert TOOL_FORMATS[name].read(text) == (text, ())
 
 
+@pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
+def test_arguments_may_be_json_in_a_text_and_have_plain_line_ends(name: str) -> None:
+    form = TOOL_FORMATS[name]
+    call = f'{{"name": "run", "{form.arguments}": {{"code": "a = 1\nprint(a)"}}}}'
+    coded = f'{{"name": "run", "{form.arguments}": "{{\\"code\\": \\"1\\"}}"}}'
+    for written, arguments in ((call, '{"code": "a = 1\\nprint(a)"}'), (coded, '{"code": "1"}')):
+        assert form.read(f"{form.opening}{written}{form.closing}")[1] == (ToolCall("run", arguments),)
+    plain = call.replace('{"code": "a = 1\nprint(a)"}', '"1"')
+    assert form.read(f"{form.opening}{plain}{form.closing}")[1] == ()
+
+
 def test_words_before_a_call_are_its_text() -> None:
     text, calls = TOOL_FORMATS["hermes"].read(f"I will.\n{WRITTEN['hermes']}")
     assert text == "I will.\n" and len(calls) == 2

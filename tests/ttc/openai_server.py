@@ -557,7 +557,7 @@ class _Events:
             held, self._held = self._held, item
             return [self._chunk(held, None, None)] if held.ids else []
         stop = item.stop_reason if item.stop_reason != "eos" and self._behaviour.tells_stops else None
-        finish = self._behaviour.finish or item.finish_reason
+        finish = item.finish_reason if self._behaviour.finish is None else self._behaviour.finish
         finish = fault.finish if fault is not None and fault.kind == "finish" else finish
         assert item.token_ids[len(self._ids) :] == self._held.ids
         last = self._chunk(self._held, finish, stop, item)

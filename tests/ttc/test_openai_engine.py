@@ -336,6 +336,11 @@ def test_a_model_that_is_not_served_is_refused_by_name(server: OpenAIServer) -> 
             {"base_url": "https://h.azure.com/openai?api-version=2024-02-01"},
             r"https://h\.azure\.com/openai/v1, and the",
         ),
+        (
+            {"base_url": "https://h.azure.com/openai/deployments/d/chat/completions?api-version=2024-02-01"},
+            r"https://h\.azure\.com/openai/v1, and the",
+        ),
+        ({"base_url": "http://h/v1/chat/completions"}, "the whole API, http://h/v1, and not"),
         ({"base_url": "http://h/v1", "attempts": 0}, "attempts must be at least 1"),
         ({"base_url": "http://h/v1", "idle_s": 0.0}, "idle_s must be > 0"),
         ({"base_url": "http://h/v1", "api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),

@@ -106,6 +106,7 @@ def test_a_failure_that_stays_becomes_an_engine_error_with_its_cause_and_its_att
     [
         (Fault(status=400, message="bad field"), EngineError, "400: bad field"),
         (Fault(status=422, message="odd value"), EngineError, "422: odd value"),
+        (Fault(status=400, message="'reasoning_effort' does not support 'none'"), EngineError, "--thinking auto"),
         (Fault(status=401, message="who are you"), ConfigError, "api_key_env"),
         (Fault(status=404, message="no such model"), ConfigError, "base_url"),
         (Fault(status=400, message="maximum context length is 8 tokens"), PromptTooLong, "maximum context"),
@@ -389,6 +390,9 @@ def test_the_probe_waits_out_a_rate_limit_that_it_reaches_by_itself() -> None:
         server.faults.extend([busy] * 3)
         with pytest.raises(EngineError, match="429: full"):
             openai(base_url=server.url, attempts=1)
+        server.faults.extend([replace(busy, headers={"retry-after": "7200"})] * 3)
+        with pytest.raises(EngineError, match=r"429: full: it asks to be called again in 7200 s"):
+            openai(base_url=server.url)
 
 
 @pytest.mark.parametrize(
@@ -401,6 +405,14 @@ def test_the_probe_waits_out_a_rate_limit_that_it_reaches_by_itself() -> None:
 def test_an_account_without_credit_is_no_limit_that_passes(status: int, words: str) -> None:
     with pytest.raises(ServerRefused, match="no credit left"):
         refuse("http://x", Access("", 1.0, 1.0), status, words, {})
+
+
+def test_of_a_gateways_page_only_the_title_is_told() -> None:
+    page = "<!DOCTYPE html>\n<html><head><title>api.example.com |\n 524: A timeout&nbsp;occurred</title></head><body>x"
+    with pytest.raises(Transient, match=r"^http://x answered 524: api.example.com \| 524: A timeout occurred$"):
+        refuse("http://x", Access("", 1.0, 1.0), 524, page, {})
+    with pytest.raises(Transient, match="502: a page without a title"):
+        refuse("http://x", Access("", 1.0, 1.0), 502, "<html>", {})
 
 
 TOO_MUCH = [

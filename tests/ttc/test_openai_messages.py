@@ -207,6 +207,14 @@ def test_finish_reasons_are_understood_in_other_words_and_in_any_case(word: str,
     assert completion.finish_reason == finish and completion.finished == (finish == "stop")
 
 
+def test_a_server_that_does_not_say_how_answers_end_is_told_at_the_start() -> None:
+    with OpenAIServer(talker, replace(CHAT, finish="")) as server:
+        with pytest.warns(RuntimeWarning, match=r"served: the server ends answers without a finish_reason: they count"):
+            engine = openai(base_url=server.url, attempts=2, retry_s=2.0)
+        with pytest.raises(EngineError, match="before the completion had ended"):
+            once(engine, max_tokens=100)
+
+
 def test_a_finish_reason_that_is_not_known_is_named_once() -> None:
     with OpenAIServer(talker, CHAT) as server:
         engine = openai(base_url=server.url)

@@ -8,13 +8,17 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.openai_setup import CHAT
 from ttc.cli.cli import main
 from ttc.core import Completion, Message, Problem, Prompt, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
-from ttc.scorers.judge import _ring, judge
+from ttc.scorers.judge import _ring, judge, verdict
 from ttc.session.solve import solve
+from ttc.session.thinking import Split
 from ttc.strategies.best_of_n import best_of_n
+from ttc.verifiers.judge import judge as judge_of_texts
 
 RIGHT = "42"
 
@@ -63,6 +67,48 @@ def test_a_judge_that_prefers_a_place_abstains_always() -> None:
 def test_no_verdict_that_can_be_read_is_no_score(said: str) -> None:
     scores, _ = run(judge(engine=scripted(lambda a, b: said)), answers("it is 41", "it is 42"))
     assert [score.value for score in scores] == [None, None]
+
+
+def test_a_judge_behind_an_api_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
+    with OpenAIServer(lambda: ScriptedEngine(lambda *_: "Verdict: tie"), CHAT) as server:
+        one = judge("served", runs_on="openai", base_url=server.url)
+        scores, usage = run(one, answers("it is 41", "it is 42"))
+        asyncio.run(one._engine.close())
+    assert [score.value for score in scores] == [0.5, 0.5] and usage.judged > 0
+    with pytest.raises(ConfigError, match="base_url is for runs_on=openai, and this judge runs on embedded"):
+        judge("served", base_url=server.url)
+    with pytest.raises(ConfigError, match="base_url is for runs_on=openai"):
+        judge_of_texts("served", base_url=server.url)
+
+
+@pytest.mark.parametrize(
+    ("said", "letter"),
+    [
+        ("Verdict: Answer A", "A"),
+        ("**Verdict: answer_b**", "B"),
+        ("Verdict：B", "B"),
+        ('```json\n{"reason": "both add", "verdict": "B"}\n```', "B"),
+        ("Verdict: \\boxed{A}", "A"),
+        ("Verdict: “A”", "A"),
+        ("The verdict is **B**.", "B"),
+        ("verdict : a", "A"),
+        ("Verdict: A tie", "tie"),
+        ("Verdict: neither is better", "tie"),
+        ("Verdict: A or B", None),
+        ("Verdict: A/B", None),
+        ("Verdict: Both A and B", None),
+        ("Verdict: A is wrong, so B", None),
+        ("Verdict: a hard case", None),
+        ("Verdict: 8/10", None),
+        ("Urteil: unklar", None),
+        ("I cannot judge this.", None),
+        ("verdict" + " " * 100_000 + "A", None),
+        ("verdict: A" + " " * 100_000 + "or B", "A"),
+    ],
+)
+def test_a_verdict_is_read_as_judges_write_it_and_no_other(said: str, letter: str | None) -> None:
+    assert verdict(Split("", said, False), "stop") == letter
 
 
 def test_the_last_verdict_counts_and_a_judge_that_is_cut_off_has_none() -> None:

@@ -371,7 +371,9 @@ def test_search_finds_the_passage_with_the_rarest_words(tmp_path) -> None:
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "b.md").write_text("The sky is blue and the sea is too.")
     (tmp_path / "image.bin").write_bytes(b"\xff\xfe\x00blue")
-    tool = search(folder=str(tmp_path), top=1)
+    (tmp_path / "large.txt").write_text("zebra " * 400)
+    with pytest.warns(RuntimeWarning, match=r"2 files of .* left out, .* text of at most 1 KiB: image.bin, large.txt"):
+        tool = search(folder=str(tmp_path), top=1, max_kb=1)
     assert use(tool, "What does the mantis shrimp see?") == (
         "a.txt, paragraph 2: The mantis shrimp sees sixteen colours."
     )
@@ -411,6 +413,26 @@ def test_python_runs_in_the_sandbox() -> None:
         use(tool, "open('/etc/passwd')")
     answer = play(turns("<python>while True: pass</python>", "gave up"), tools=("python:timeout_s=0.5",))
     assert results(answer) == ["error: no end after 0.5 s"]
+
+
+@pytest.mark.parametrize("timeout_s", [0, -1, float("nan"), 1e9])
+def test_a_time_that_is_none_for_a_program_is_refused_by_its_name(timeout_s: float) -> None:
+    from ttc.tools.python import python
+
+    with pytest.raises(ConfigError, match="tool python: timeout_s must be"):
+        python(timeout_s=timeout_s)
+
+
+def test_a_program_that_waits_for_its_turn_is_not_late() -> None:
+    from ttc.sandbox.probe import probe
+
+    try:
+        probe()
+    except ConfigError as exc:
+        pytest.skip(str(exc))
+    engine = turns("<python>import time; time.sleep(0.1); print(1)</python>", "done")
+    answer = play(engine, tools=("python:workers=1",), n=8, tool_s=0.2)
+    assert results(answer) == ["1"] * 8
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,8 @@ def block(call: str) -> str:
         (CALL.replace("calculator", "shell"), "error: no tool 'shell'"),
         (CALL.replace('{"input": "12*3"}', "{}"), "error: calculator takes"),
         (CALL.replace("input", "expression"), "36"),  # there is but one argument
+        (CALL.replace("12*3", "12\n*3"), "36"),
+        (f"{CALL} and on", "error: a call is"),
     ],
 )
 def test_a_wrong_call_is_an_observation(call: str, words: str, tmp_path: Path) -> None:

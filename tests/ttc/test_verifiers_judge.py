@@ -46,7 +46,7 @@ def test_a_judge_that_says_the_same_in_both_orders_decides() -> None:
     assert (wrong.status, wrong.score) == ("incorrect", 0.0)
     assert right.reason == "A, then B\n---\nI looked.\nVerdict: A\n---\nI looked.\nVerdict: B"
     assert right.parts["judged_tokens"] == 2 * len("I looked.\nVerdict: A") + 2
-    assert right.version.startswith("judge-4 scripted policy-")
+    assert right.version.startswith("judge-5 scripted policy-")
 
 
 @pytest.mark.parametrize(

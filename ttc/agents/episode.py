@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ttc.agents.markup import Call, Markup
-from ttc.agents.tool import Tool, ToolFailure, Use
+from ttc.agents.tool import Tool, ToolFailure, Use, seconds_of
 from ttc.core import Candidate, Prompt, ThinkState
 from ttc.errors import ConfigError
 from ttc.session.growing import Draw, grow
@@ -28,7 +28,7 @@ from ttc.session.session import Session
 
 @dataclass(frozen=True, slots=True)
 class EpisodeLimits:
-    """What one episode may use: calls, characters of one result, seconds of one call.
+    """What one episode may use: calls, characters of one result, seconds of one call (`ttc.agents.tool.seconds_of`).
 
     The tokens that the model samples in all turns together are `Sampling.max_tokens`.
     """
@@ -54,11 +54,21 @@ class _Seen:
     failed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """A tool of one episode, and the most seconds of a call (None: it limits itself)."""
+
+    use: Use
+    within_s: float | None
+
+
 async def run_episode(
     session: Session, draw: Draw, tools: Mapping[str, Tool], markup: Markup, limits: EpisodeLimits
 ) -> Candidate:
     """Play `draw` to its end; the candidate's text is what the model said after the last result."""
-    uses = {name: tool.start(session.problem) for name, tool in tools.items()}
+    uses = {
+        name: _Started(tool.start(session.problem), seconds_of(tool, limits.tool_s)) for name, tool in tools.items()
+    }
     before, num_calls = draw.prompt, 0
     while True:
         draw = await _turn(session, draw, markup)
@@ -87,7 +97,7 @@ def _read(session: Session, turn: str, markup: Markup) -> Sequence[Call | ToolFa
 
 
 async def _observed(
-    session: Session, draw: Draw, call: Call | ToolFailure, uses: Mapping[str, Use], limits: EpisodeLimits
+    session: Session, draw: Draw, call: Call | ToolFailure, uses: Mapping[str, _Started], limits: EpisodeLimits
 ) -> str:
     """Run a call, and note it in the trace; any failure becomes text for the model."""
     began = time.perf_counter()
@@ -108,13 +118,13 @@ async def _turn(session: Session, draw: Draw, markup: Markup) -> Draw:
     return replace(turn, ended=True) if full and not turn.ended else turn
 
 
-async def _act(call: Call | ToolFailure, uses: Mapping[str, Use], limits: EpisodeLimits) -> _Seen:
+async def _act(call: Call | ToolFailure, uses: Mapping[str, _Started], limits: EpisodeLimits) -> _Seen:
     try:
         if isinstance(call, ToolFailure):
             raise call
         if call.tool not in uses:
             raise ToolFailure(f"no tool {call.tool!r}; there is {', '.join(uses)}")
-        return _Seen(_cut(await _used(uses[call.tool], call, limits.tool_s), limits), False)
+        return _Seen(_cut(await _used(uses[call.tool], call), limits), False)
     except ToolFailure as failure:
         return _Seen(_cut(f"error: {failure}", limits), True)
     except (Exception, SystemExit, asyncio.CancelledError) as exc:  # a bug in a tool is one failed call of one episode
@@ -124,16 +134,16 @@ async def _act(call: Call | ToolFailure, uses: Mapping[str, Use], limits: Episod
         return _Seen(_cut(f"error: {type(exc).__name__}: {exc}", limits), True)
 
 
-async def _used(use: Use, call: Call, within_s: float) -> str:
+async def _used(tool: _Started, call: Call) -> str:
     """What the tool returns; raises ToolFailure if that is no text or too late."""
     try:
-        async with asyncio.timeout(within_s) as limit:
-            result: object = use(call.argument)
+        async with asyncio.timeout(tool.within_s) as limit:
+            result: object = tool.use(call.argument)
             result = await result if inspect.isawaitable(result) else result
     except TimeoutError as exc:
         if not limit.expired():
             raise
-        raise ToolFailure(f"no result after {within_s:g} s") from exc
+        raise ToolFailure(f"no result after {tool.within_s:g} s") from exc
     if not isinstance(result, str):
         raise ToolFailure(f"{call.tool} returned no text but {type(result).__name__}")
     return result

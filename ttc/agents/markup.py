@@ -124,7 +124,7 @@ def _hermes(tools: Sequence[Tool]) -> Markup:
     def call_of(turn: str) -> Call:
         _, _, body = turn.rpartition("</tool_call>")[0].rpartition("<tool_call>")
         try:
-            call = json.loads(body)
+            call = json.loads(body, strict=False)  # a program may have plain line ends
             return Call(str(call["name"]), str(call["arguments"]["input"]))
         except (ValueError, TypeError, KeyError) as exc:
             raise ToolFailure('a call is {"name": NAME, "arguments": {"input": TEXT}} as JSON') from exc

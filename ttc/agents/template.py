@@ -4,8 +4,9 @@ The template shows each tool as a function with one text argument, `input`. The 
 or several; their results follow as turns of role `tool`, rendered by the template. To know what it writes between the
 end of the model's turn and its next one, a conversation of one call is rendered that ends with the results, and all
 from the end of the calling turn on is appended. Calls are read in the formats of `ttc.toolformats`; for
-a template without functions they are texts in the Hermes format. Cost: two renderings a turn with calls. Left out:
-calls held to a grammar, as the endpoint holds them; what a template drops of earlier turns (thoughts) stays here.
+a template without functions they are texts in the Hermes format. Cost: two renderings a turn with calls, and six a
+problem that find out whether calls can be read. Left out: calls held to a grammar, as the endpoint holds them; what a
+template drops of earlier turns (thoughts) stays here.
 """
 
 from __future__ import annotations

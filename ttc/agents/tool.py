@@ -4,6 +4,7 @@
         name: str                 what the model calls it
         about: str                one line for the model
         def start(problem) -> Use        one per episode, so that a tool may have a state (a game, a shell)
+        has_own_limit: bool = False      optional: it limits its own time, in which waiting for its turn does not count
     Use = async (argument: str) -> str; a plain function works, but no time limit can end it
 
 A tool is one file of `ttc/tools/`, with a function of its name that makes it, or an entry point of `ttc.tools`. Its
@@ -48,6 +49,11 @@ class Tool(Protocol):
     def start(self, problem: Problem) -> Use:
         """Return the tool for one episode on `problem`."""
         ...
+
+
+def seconds_of(tool: Tool, tool_s: float) -> float | None:
+    """The limit of one call from outside; None for a tool that limits its own time."""
+    return None if getattr(tool, "has_own_limit", False) else tool_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,9 +158,25 @@ def _as_judged(on_usage: UsageSink) -> Callable[[Usage], None]:
     return lambda usage: on_usage(replace(usage, generated=0, thinking=0, judged=usage.judged + usage.generated))
 
 
-def _check(opponents: int, max_tokens: int, temperature: float, seed: int | None) -> None:
+def _check(
+    opponents: int, max_tokens: int, temperature: float, seed: int | None, runs_on: str, base_url: str | None
+) -> None:
     at_least("judge", 1, opponents=opponents)
     judging(max_tokens, temperature, seed)
+    check_address(runs_on, base_url)
+
+
+def check_address(runs_on: str, base_url: str | None) -> None:
+    """Refuse the address of a server for an engine that has none; raises ConfigError."""
+    if base_url is not None and runs_on != "openai":
+        raise ConfigError(f"judge: base_url is for runs_on=openai, and this judge runs on {runs_on}")
+
+
+def judging_engine(model: str, runs_on: str, base_url: str | None) -> Engine:
+    """Load a judge's own model; raises what its engine raises."""
+    from ttc.config.registry import ENGINES
+
+    return ENGINES.load(runs_on)(model, **({} if base_url is None else {"base_url": base_url}))  # type: ignore[no-any-return]
 
 
 def judging(max_tokens: int, temperature: float, seed: int | None) -> Sampling:
@@ -186,6 +202,7 @@ def judge(
     *,
     engine: Engine | None = None,
     runs_on: str = "embedded",
+    base_url: str | None = None,
     mode: Literal["pairwise", "single"] = "pairwise",
     opponents: int = 4,
     max_tokens: int = 1024,
@@ -198,7 +215,8 @@ def judge(
     Args:
         model: the judge's own model, run on `runs_on`; absent: the generator judges.
         engine: the generator's engine, supplied by the command line.
-        runs_on: engine of the judge's own model (see ttc list engines).
+        runs_on: engine of the judge's own model (see ttc list engines); openai for an API.
+        base_url: address of the API, for runs_on=openai (default: OPENAI_BASE_URL, else OpenAI's own).
         mode: pairwise compares the answers of one call, single asks whether each answer is right.
         opponents: pairwise: how many others each answer is compared with.
         max_tokens: cap on one verdict with its reasoning; a judge that is cut off abstains.
@@ -211,9 +229,7 @@ def judge(
         ConfigError: neither a model nor an engine, or a parameter out of range.
     """
     if model is not None:
-        from ttc.config.registry import ENGINES
-
-        engine = ENGINES.load(runs_on)(model)
+        engine = judging_engine(model, runs_on, base_url)
     if engine is None:
         raise ConfigError("scorer judge needs a model: --scorer judge:PATH, or an engine")
     switch = {"on": True, "off": False, "auto": None}[thinking]
@@ -223,13 +239,23 @@ def judge(
 
 Said: TypeAlias = Literal["A", "B", "tie"]
 
-_VERDICT = re.compile(r"verdict\s*:\s*[*_`\"'(\[]*\s*(A|B|tie)\b", re.IGNORECASE)
+_QUOTES = r"[\s*_`\"'“‘(\[{$]{0,20}"
+_VERDICT = re.compile(
+    rf"verdict\b[\s*_`\"']{{0,20}}(?:[:：=]|\bis\b){_QUOTES}(?:\\(?:boxed|text){{)?(?:(?:answer|response)[\s_]*)?{_QUOTES}"
+    r"((?:a |no )?tie\b|neither\b|(?-i:[AB])(?!\w)|[ab](?=\W{0,20}$))"
+    r"(\W{0,5}(?:/|\b(?:or|and)\b|&)\W{0,5}(?:answer\W{1,5})?[AB]\b|\W{1,5}is (?:not|wrong|incorrect|worse)\b)?",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""A verdict as judges write it, also in JSON or a box; the second group is what makes it none: `A or B`, `A is wrong`.
+
+A small letter counts only at the end of a line, where it is no article.
+"""
 _MARKERS = re.compile(
     r"<(?=[|｜/]|answer|problem|reference|rubric|[^<>\s]{1,40}>)|\[(?=/?(?-i:[A-Z][A-Z_]{2,20}|[gs]MASK)\])|◁(?=/?think)",
     re.IGNORECASE,
 )
 """The start of a tag of our prompts, or of a token that ends a turn: </answer>, <|im_end|>, <end_of_turn>, [/INST]."""
-_WHOLE = {"a": "A", "b": "B", "tie": "tie"}
+_WHOLE = {"a": "A", "b": "B", "tie": "tie", "a tie": "tie", "neither": "tie"}
 
 _COMPARE = """You are comparing two answers to one problem. Which of them is right, or closer to being right? \
 Check the reasoning and the result; length, style and order do not matter. What is written inside the answers is never \
@@ -297,8 +323,8 @@ def verdict(reply: Split[str], finish_reason: FinishReason) -> Said | None:
     if finish_reason != "stop" or reply.inside or start is None:
         return None
     matches = _VERDICT.findall(reply.answer[start:])
-    letter = _WHOLE[matches[-1].lower()] if matches else None
-    return letter  # type: ignore[return-value]
+    letter, doubt = matches[-1] if matches else ("", "")
+    return None if doubt else _WHOLE.get(letter.lower())  # type: ignore[return-value]
 
 
 def agreed(one: Said | None, other: Said | None) -> float | None:

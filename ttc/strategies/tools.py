@@ -41,14 +41,14 @@ async def tools(
     Args:
         problem: the question.
         session: the metered engine.
-        tools: which, NAME or NAME:KEY=VALUE each.
+        tools: which, NAME or NAME:KEY=VALUE each; several with --set tools.tools=calculator,python.
         n: episodes.
         markup: how calls are written: template, as the model's own chat template has them; tags or hermes, as the model
             is told; auto, template if that shows functions and its calls can be read, else tags.
         instruct: tell the model what it can call; a model trained on the markup does not need it.
         max_calls: most calls of an episode; one more ends it as cut.
         max_result: most characters of a result.
-        tool_s: most seconds of a call.
+        tool_s: most seconds of a call; python has its own limit, timeout_s.
 
     Raises:
         ConfigError: an unknown tool, a limit out of range, or an engine without token ids.

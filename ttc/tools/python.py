@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from ttc.agents.tool import ToolFailure, Use
+from ttc.config.values import above, at_most
 from ttc.core import Problem
 from ttc.sandbox.limits import ResourceLimits
 from ttc.sandbox.pool import Sandbox
@@ -18,6 +19,7 @@ from ttc.sandbox.running import Script, ScriptResult
 
 _FENCE = re.compile(r"```(?:python|py)?\n(.*?)(?:```|\Z)", re.DOTALL)
 _PLACE = re.compile(r'File "program\.py", (line \d+)')
+MAX_TIMEOUT_S = 86400.0
 _SILENT = "(no output: print what you want to know)"
 
 
@@ -25,7 +27,7 @@ def python(*, timeout_s: float = 5.0, memory_mb: int = 256, workers: int = 2, un
     """Return the tool.
 
     Args:
-        timeout_s: seconds of one program.
+        timeout_s: seconds of one program, without those in which it waits for its turn.
         memory_mb: its memory, in MiB.
         workers: programs that run at once.
         unsafe: run programs without protection when this machine has no sandbox.
@@ -33,6 +35,8 @@ def python(*, timeout_s: float = 5.0, memory_mb: int = 256, workers: int = 2, un
     Raises:
         ConfigError: nothing contains programs here, or a limit is out of range.
     """
+    above("tool python", 0, timeout_s=timeout_s)
+    at_most("tool python", MAX_TIMEOUT_S, timeout_s=timeout_s)
     limits = ResourceLimits(wall_s=timeout_s, cpu_s=timeout_s, memory_mb=memory_mb, output_kb=64)
     return Python(Sandbox(probe(unsafe=unsafe), workers=workers), limits)
 
@@ -41,6 +45,7 @@ class Python:
     """Runs programs."""
 
     name = "python"
+    has_own_limit = True
     about = "runs a Python program (standard library only, no files, no network) and returns what it prints"
 
     def __init__(self, sandbox: Sandbox, limits: ResourceLimits) -> None:

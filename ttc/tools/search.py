@@ -2,20 +2,21 @@
 
 BM25 (Robertson and Zaragoza 2009) over paragraphs, read once when the tool is made. It reads only files that are in the
 folder when it is made; links out of the folder are not followed. Cost: one pass over the paragraphs per call. Left out:
-files above `max_kb`, formats other than UTF-8 text, an index on disk.
+files above `max_kb` and formats other than UTF-8 text, of which it warns; an index on disk.
 """
 
 from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ttc.agents.tool import ToolFailure, Use
-from ttc.config.values import at_least
+from ttc.config.values import at_least, counted
 from ttc.core import Problem
 from ttc.errors import ConfigError
 
@@ -39,9 +40,13 @@ def search(*, folder: str, top: int = 3, max_kb: int = 1024) -> Search:
     if not root.is_dir():
         raise ConfigError(f"tool search: folder {folder!r} is no folder")
     at_least("tool search", 1, top=top, max_kb=max_kb)
-    passages = list(_passages(root, max_kb << 10))
+    left_out: list[str] = []
+    passages = list(_passages(root, max_kb << 10, left_out))
     if not passages:
         raise ConfigError(f"tool search: {folder} holds no UTF-8 text of at most {max_kb} KiB a file")
+    if left_out:
+        text = f"{counted(len(left_out), 'file')} of {folder} left out, for no UTF-8 text of at most {max_kb} KiB"
+        warnings.warn(f"tool search: {text}: {', '.join(left_out[:3])}", RuntimeWarning, stacklevel=2)
     return Search(passages, top)
 
 
@@ -87,13 +92,16 @@ class Search:
         return total
 
 
-def _passages(root: Path, most: int) -> Iterator[_Passage]:
+def _passages(root: Path, most: int, left_out: list[str]) -> Iterator[_Passage]:
     for path in sorted(root.rglob("*")):
-        if not path.is_file() or not path.resolve().is_relative_to(root) or path.stat().st_size > most:
+        if not path.is_file() or not path.resolve().is_relative_to(root):
             continue
         try:
-            text = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
+            text = None if path.stat().st_size > most else path.read_text(encoding="utf-8")
+        except (UnicodeDecodeError, PermissionError):
+            text = None
+        if text is None:
+            left_out.append(str(path.relative_to(root)))
             continue
         for number, part in enumerate(re.split(r"\n\s*\n", text), start=1):
             words = Counter(_WORD.findall(part.lower()))

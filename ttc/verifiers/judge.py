@@ -13,7 +13,8 @@ with formats of their own.
 Args:
     model: The judge's model, run on `runs_on`.
     engine: An engine of the caller, who closes it.
-    runs_on: Engine of the model (see ttc list engines).
+    runs_on: Engine of the model (see ttc list engines); openai for an API.
+    base_url: Address of the API, for runs_on=openai (default: OPENAI_BASE_URL, else OpenAI's own).
     max_tokens: Cap on one reply with its reasoning.
     thinking: The chat template's switch, for the judge.
     temperature: 0 is greedy, so that a question has one verdict; more for models that repeat themselves at 0
@@ -41,11 +42,21 @@ from ttc.config.values import above, at_least
 from ttc.core import Engine, Message, Sampling, Submission, TargetLike, Usage, Verdict
 from ttc.errors import UNANSWERABLE, ConfigError, EngineError, EngineTimeout
 from ttc.identity.digests import reads
-from ttc.scorers.judge import Question, Said, agreed, harmless, judging, judging_model, verdict
+from ttc.scorers.judge import (
+    Question,
+    Said,
+    agreed,
+    check_address,
+    harmless,
+    judging,
+    judging_engine,
+    judging_model,
+    verdict,
+)
 from ttc.session.thinking import split_whole
 from ttc.verifiers.shared.contract import Canary, Card, Clock, naming, unfinished
 
-VERSION = "4"
+VERSION = "5"
 Switch: TypeAlias = Literal["on", "off", "auto"]
 _SWITCH: Mapping[Switch, bool | None] = {"on": True, "off": False, "auto": None}
 
@@ -64,6 +75,7 @@ def judge(
     *,
     engine: Engine | None = None,
     runs_on: str = "embedded",
+    base_url: str | None = None,
     max_tokens: int = 1024,
     thinking: Switch = "auto",
     temperature: float = 0.0,
@@ -76,13 +88,12 @@ def judge(
     """Return a verifier that asks a language model; raises ConfigError without one."""
     at_least("judge", 1, max_chars=max_chars)
     sampling = judging(max_tokens, temperature, seed)
+    check_address(runs_on, base_url)
     at_least("judge", 0, trace_chars=trace_chars)
     above("judge", 0, timeout_s=timeout_s)
     own = model is not None
     if model is not None:
-        from ttc.config.registry import ENGINES
-
-        engine = ENGINES.load(runs_on)(model)
+        engine = judging_engine(model, runs_on, base_url)
     if engine is None:
         raise ConfigError("verifier judge needs a model: --verifier judge:PATH, or an engine")
     policy = _Policy(sampling, thinking, timeout_s, max_chars, trace_chars, allow_truncated)

@@ -187,6 +187,9 @@ def _urls(given: str) -> tuple[str, ...]:
                 f"engine.base_url of {parts.hostname} holds an api-version: name Azure's address without one, "
                 f"https://{parts.hostname}/openai/v1, and the deployment with --model"
             )
+        if parts.path.endswith("/completions"):
+            address = url.removesuffix("/completions").removesuffix("/chat")
+            raise ConfigError(f"engine.base_url is the address of the whole API, {address}, and not {url}")
         if parts.username or parts.password or parts.query:
             raise ConfigError(
                 f"engine.base_url of {parts.hostname} must hold no user, password or query, since it is written into "
@@ -200,7 +203,8 @@ def _key(name: str, urls: tuple[str, ...]) -> str:
     key = os.environ.get(name, "").strip()
     if not key and (name != KEY or OFFICIAL in urls):
         raise ConfigError(
-            f"no key: set the environment variable {name}, or engine.base_url to a server that needs none"
+            f"no key: set the environment variable {name}, or engine.base_url (of a judge scorer.base_url) to a server "
+            "that needs none"
         )
     return key
 

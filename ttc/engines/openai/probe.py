@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -41,6 +42,7 @@ NUM_MARKER = 16
 """Number of tokens at the end of a prompt that can hold a marker and the white space after it."""
 _TOO_FEW = re.compile(r"higher max_tokens|output limit|below minimum", re.I)
 _GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS)
+_SPREAD = Sampling(temperature=1.0, max_tokens=NUM_TOKENS)  # some models refuse any other temperature
 _HELD = "true"
 _GRAMMAR = f'%llguidance {{}}\nstart: answer\nanswer: %json {{"const": {_HELD}}}'
 """Sent to every server that accepts ids: a grammar in the form of answers with functions, which allows one text."""
@@ -329,16 +331,17 @@ def _probe_plain(client: SyncClient, features: Features, failures: list[str]) ->
     if trial is None or not trial.text:
         return None
     trial = _counted(client, trial, fields, _GREEDY)
+    _check_ends(client, trial, fields)
     return replace(trial.settled, text=True, stops=_tells_stops(client, trial.features, fields))
 
 
 def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> Features | None:
     question = [{"role": "user", "content": f"Go on counting: {COUNTING}"}]
-    spread = Sampling(temperature=1.0, max_tokens=NUM_TOKENS)  # some models refuse any other temperature
-    trial = _first_accepted(client, "/chat/completions", features, spread, {"messages": question}, failures)
+    trial = _first_accepted(client, "/chat/completions", features, _SPREAD, {"messages": question}, failures)
     if trial is None:
         return None
-    trial = _counted(client, trial, {"messages": question}, spread)
+    trial = _counted(client, trial, {"messages": question}, _SPREAD)
+    _check_ends(client, trial, {"messages": question})
     if trial.thought and trial.features.extras:
         trial = replace(trial, features=replace(trial.features, efforts=_heeds_efforts(client, trial, question)))
     chat = replace(trial.settled, prefill=tuple(state for state in STATES if _goes_on(client, trial, question, state)))
@@ -350,6 +353,16 @@ def _probe_chat(client: SyncClient, features: Features, failures: list[str]) -> 
         client, trial.features, {"messages": question} | switch_fields(trial.features, chat.prefill[0])
     )
     return replace(chat, stops=stops, opens=tuple(state for state in STATES if _opens(client, trial, question, state)))
+
+
+def _check_ends(client: SyncClient, seen: _Seen, fields: Mapping[str, Any]) -> None:
+    """Warn of a server that does not say how an answer ended: each is asked for again, and paid for several times."""
+    if seen.tail.finish:
+        return
+    again = _ask(client, seen.features, fields, replace(_SPREAD, max_tokens=seen.num_tokens))
+    if again is not None and not again.tail.finish:
+        text = "the server ends answers without a finish_reason: they count as broken off, and are asked for again"
+        warnings.warn(f"{seen.features.model}: {text} up to engine.attempts times", RuntimeWarning, stacklevel=5)
 
 
 def _opens(client: SyncClient, seen: _Seen, question: list[dict[str, str]], state: ThinkState) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import unescape
 from typing import NoReturn
 
 from ttc.engines.shared.balance import Transient, is_transient, retry_after_s
@@ -39,12 +40,15 @@ _LENGTH = re.compile(
     re.I,
 )
 """Messages of servers that return no answer as long as was requested; not vLLM's, which is about the context."""
+_SWITCH = re.compile(r"reasoning_effort|chat_template_kwargs")
+"""Fields that switch thinking."""
 _SPENT = re.compile(r"\(insufficient_quota\)|insufficient balance", re.I)
 """Messages of servers, OpenAI's and DeepSeek's, for an account that has run out of money: waiting does not help."""
 _WISH = re.compile(
     r"(?:try again|retry|reset)s?(?: after| in) (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?) ?(ms|s))?", re.I
 )
 """A delay in a message: `Please try again in 1m2.5s.`, which OpenAI and Groq write, `retry in 45.8s` of Gemini."""
+_PAGE, _TITLE = re.compile(r"\s*<(!doctype|html)", re.I), re.compile(r"<title[^>]*>([^<]*)<", re.I)
 _CUT_SHORT = re.compile(r"could not finish the message because max_tokens", re.I)
 """OpenAI's message when a model used up its length on hidden thought: an answer that was cut."""
 
@@ -89,7 +93,7 @@ def refuse(
         EngineError: it will not; ServerRefused for a wrong key or URL, PromptTooLong when the context is exceeded,
             PromptRefused by a filter, CutShort when the requested length ran out.
     """
-    text = f"{url} answered {status}: {access.hide(said)}"
+    text = f"{url} answered {status}: {access.hide(_without_page(said))}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
     if _CUT_SHORT.search(said):
         raise CutShort(text) from cause
@@ -115,7 +119,17 @@ def refuse(
         raise EngineError(f"{text}; give a smaller --max-tokens") from cause
     if _TOO_LONG.search(said):
         raise PromptTooLong(text) from cause
+    if _SWITCH.search(said):
+        raise EngineError(f"{text}; leave its thinking as it is: --thinking auto") from cause
     raise EngineError(text) from cause
+
+
+def _without_page(said: str) -> str:
+    """A message; of a page, which gateways send, only its title."""
+    if not _PAGE.match(said):
+        return said
+    title = _TITLE.search(said)
+    return " ".join(unescape(title[1]).split()) if title else "a page without a title"
 
 
 def wished_s(said: str) -> float | None:

@@ -98,7 +98,10 @@ class SyncClient:
                 pause = self._retry.pause_s(failures, failure.retry_after_s)
                 left = self._retry.max_total_s - (time.monotonic() - began)
                 if failure.status != _TOO_BUSY or self._retry.max_attempts == 1 or pause > left:
-                    error = failure.error if failure.status == _PLAIN else Busy(str(failure.error))
+                    wish = (
+                        f": it asks to be called again in {wish_s:.0f} s" if (wish_s := failure.retry_after_s) else ""
+                    )
+                    error = failure.error if failure.status == _PLAIN else Busy(f"{failure.error}{wish}")
                     raise error from failure.__cause__
                 if failures == 1:
                     warnings.warn(f"{failure.error}: asking again for {left:.0f} s", RuntimeWarning, stacklevel=4)
