@@ -141,7 +141,10 @@ class RequestPlan:
             budget=Budget(tokens=min(each, self.budget.tokens or each)),
             sampling=replace(self.sampling, max_tokens=held),
         )
-        return plan.instead_of(self.request.sampling.max_tokens)
+        asked = self.request.sampling.max_tokens
+        if asked is None and held < self.sampling.max_tokens:  # without a number the answer is cut all the same
+            return replace(plan, adjusted={**self.adjusted, "max_tokens": {"asked": None, "used": held}})
+        return plan.instead_of(asked)
 
     def instead_of(self, asked: int | None) -> RequestPlan:
         """The same plan, whose reply says if it draws another number of tokens than `asked`."""

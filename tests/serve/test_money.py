@@ -247,13 +247,15 @@ def test_a_key_pays_for_what_the_usage_of_its_replies_says_and_is_then_refused()
     assert sum(float(line.split()[-1]) for line in lines) == pytest.approx(cost / NANO)
 
 
-def test_the_last_request_of_a_budget_draws_as_many_tokens_as_it_pays_for_and_says_so() -> None:
+@pytest.mark.parametrize("fields", [{"max_tokens": 4000}, {}])
+def test_the_last_request_of_a_budget_draws_as_many_tokens_as_it_pays_for_and_says_so(fields: dict[str, Any]) -> None:
     with running(served(scripted({"hi": ["x" * 400]}), **PRICES), keys=[poor(max_budget=0.001)]) as server:
-        reply = ask(server, max_tokens=4000)
-        assert reply.status_code == 200 and price(reply) <= 1e6
-        assert 60 < reply.json()["usage"]["completion_tokens"] < 100
-        assert reply.json()["ttc"]["adjusted"]["max_tokens"]["asked"] == 4000
-        assert reply.json()["choices"][0]["finish_reason"] == "length"
+        reply = ask(server, **fields)
+    usage, number = reply.json()["usage"], fields.get("max_tokens")
+    assert reply.status_code == 200 and price(reply) <= 1e6
+    assert 60 < usage["completion_tokens"] < 100
+    assert reply.json()["ttc"]["adjusted"]["max_tokens"] == {"asked": number, "used": usage["completion_tokens"]}
+    assert reply.json()["choices"][0]["finish_reason"] == "length"
 
 
 def test_thirty_requests_at_once_never_pass_a_budget() -> None:
