@@ -18,7 +18,7 @@ from tests.ttc.test_conformance import draw
 from ttc.cli.cli import main
 from ttc.core import Completion, Engine, Sampling, Usage
 from ttc.engines.openai.factory import openai
-from ttc.engines.openai.refusals import Access, refuse, status_of
+from ttc.engines.openai.refusals import Access, NoCredit, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared import balance
 from ttc.engines.shared.balance import Retry, Transient, retry_after_s, retrying
@@ -107,6 +107,8 @@ def test_a_failure_that_stays_becomes_an_engine_error_with_its_cause_and_its_att
         (Fault(status=400, message="bad field"), EngineError, "400: bad field"),
         (Fault(status=422, message="odd value"), EngineError, "422: odd value"),
         (Fault(status=401, message="who are you"), ConfigError, "api_key_env"),
+        (Fault(status=402, message="Insufficient Balance"), NoCredit, "402: Insufficient Balance; the account of this"),
+        (Fault(status=400, message="Your credit balance is too low to access"), NoCredit, "no credit left"),
         (Fault(status=404, message="no such model"), ConfigError, "base_url"),
         (Fault(status=400, message="maximum context length is 8 tokens"), PromptTooLong, "maximum context"),
         (Fault(status=400, message="The response was filtered (content_filter)"), PromptRefused, "was filtered"),

@@ -32,6 +32,8 @@ _FILTERED = re.compile(
     re.I,
 )
 """Messages of servers whose content filter refuses a prompt."""
+_NO_CREDIT = re.compile(r"insufficient_quota|credit balance is too low", re.I)
+"""The code of OpenAI and others with a 429, Anthropic's message with a 400; a 402 says it by itself."""
 _CUT_SHORT = re.compile(r"could not finish the message because max_tokens", re.I)
 """OpenAI's message when a model used up its length on hidden thought: an answer that was cut."""
 
@@ -42,6 +44,10 @@ class Busy(EngineError):
 
 class NotFound(ServerRefused):
     """Status 404: the server has no such route, or no such model."""
+
+
+class NoCredit(ServerRefused, EngineError):
+    """The account of our key is spent. Other servers may answer; to wait for this one rarely helps."""
 
 
 class ContextShared(EngineError):
@@ -73,8 +79,8 @@ def refuse(
 
     Raises:
         Transient: the error may pass.
-        EngineError: it will not; ServerRefused for a wrong key or URL, PromptTooLong when the context is exceeded,
-            PromptRefused by a filter, CutShort when the requested length ran out.
+        EngineError: it will not; ServerRefused for a wrong key or URL, NoCredit for a spent account, PromptTooLong when
+            the context is exceeded, PromptRefused by a filter, CutShort when the requested length ran out.
     """
     text = f"{url} answered {status}: {access.hide(said)}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
@@ -84,6 +90,11 @@ def refuse(
         raise Transient(ContextShared(text), status=status) from cause
     if status == 500 and _FULL.search(said):
         raise PromptTooLong(text) from cause
+    if status == 402 or _NO_CREDIT.search(said):
+        spent = NoCredit(f"{text}; the account of this key has no credit left")
+        if is_transient(status, headers):
+            raise Transient(spent, status=status) from cause
+        raise spent from cause
     if is_transient(status, headers):
         error = EngineBusy(text) if status == 429 else EngineError(text)
         error.retry_after_s = retry_after_s(headers)
