@@ -157,6 +157,20 @@ def test_a_silent_server_is_given_up_after_the_idle_time() -> None:
             once(engine)
 
 
+def test_a_spent_account_is_not_waited_for_and_another_server_answers() -> None:
+    with OpenAIServer(talker, CHAT) as one, OpenAIServer(talker, CHAT) as two:
+        for servers in ([one], [one, two]):
+            engine = openai(base_url=",".join(server.url for server in servers))
+            before = sum(len(server.requests) for server in servers)
+            one.faults.append(Fault(status=429, message="no more (insufficient_quota)"))
+            if servers == [one]:
+                with pytest.raises(NoCredit, match="insufficient_quota"):
+                    once(engine)
+                assert sum(len(server.requests) for server in servers) == before + 1
+            else:
+                once(engine)
+
+
 def test_where_it_is_not_asked_again_a_silent_server_costs_one_silence_and_another_answers() -> None:
     with OpenAIServer(talker, CHAT) as one, OpenAIServer(talker, CHAT) as two:
         for servers in ([one], [one, two]):
