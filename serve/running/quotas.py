@@ -144,7 +144,8 @@ class _Account:
             self.num_tokens -= self.tokens.popleft()[1]
 
     def renew(self, now: float, budget_s: float) -> None:
-        """Begin a new time of the budget, if there was none or it has ended."""
+        """Begin a new time of the budget, if there was none or it has ended; if the clock went back, it begins now."""
+        self.since = None if self.since is None else min(self.since, now)
         if self.since is None or now >= self.since + budget_s:
             self.since, self.money = now, 0
 

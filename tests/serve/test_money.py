@@ -205,6 +205,26 @@ def test_one_process_and_redis_count_money_alike(url: str) -> None:
     asyncio.run(both())
 
 
+def test_a_budget_that_was_dated_before_the_clock_went_back_is_renewed_in_its_time(url: str) -> None:
+    key = key_from_secret("tina", SECRET, KeyLimits(max_budget=1e-6, budget_duration="1h"))
+
+    async def go() -> None:
+        from redis.asyncio import Redis
+
+        other, wall = Redis.from_url(url), Clock()
+        await other.hset("ttc:{tina}:budget", mapping={"since": time.time() + 1e6, "money": 1000})
+        local = LocalQuotas(wall=wall)
+        local.settle(await local.take(key, 0, search=False, cost=Expense(1000, 1)), 1, 1000)
+        wall.now -= 50
+        for quotas in (local, await open_quotas(url, 60)):
+            wait_s = (await refusal(quotas, key, Expense(1, 1))).retry_after_s
+            assert wait_s is not None and 3599 < wait_s <= 3600
+            await quotas.close()
+        await other.aclose()
+
+    asyncio.run(go())
+
+
 def test_what_a_request_cost_is_booked_once_in_redis_although_its_script_runs_twice(url: str) -> None:
     key = key_from_secret("sven", SECRET, KeyLimits(max_budget=1e-6))
 
