@@ -108,8 +108,8 @@ class RequestPlan:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether it cannot spend more than `most_tokens`: a scorer may be unpriced, or paid anew for every step."""
-        return self.scorer is None or (isinstance(self.scorer, PricedScorer) and not self._price.per_draw)
+        """Whether draws and scores alone keep it below `most_tokens`: the scorer has a price, once for each token."""
+        return self.direct or (isinstance(self.scorer, PricedScorer) and not self._price.per_draw)
 
     @property
     def tells_prompt(self) -> bool:
