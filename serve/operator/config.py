@@ -162,7 +162,7 @@ class ModelSpec:
     def tokens_for(self, money: int, read: int) -> int | None:
         """How many tokens `money` pays for, of which `read` are those of a prompt; None if all others are free."""
         dearest = max(self.price_in or 0, self.price_out or 0) * NANO / 1_000_000
-        return None if not dearest else read + int(max(money - self.price(read, 0), 0) / dearest)
+        return None if not dearest else read + round(max(money - self.price(read, 0), 0) / dearest)
 
 
 @dataclass(frozen=True, slots=True)

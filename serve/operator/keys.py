@@ -33,7 +33,7 @@ class KeyLimits:
     """What one key may use; None is only bounded by the server's own limits.
 
     `max_budget` is in dollars, for each `budget_duration` ("1h", "30d"), or for ever. A period begins with the first
-    request after the one before.
+    request after the last one has ended.
     """
 
     requests_per_minute: int | None = None

@@ -333,7 +333,8 @@ def reason_of(error: BaseException) -> str | None:
     if isinstance(error, OutOfBudget):
         return "out_of_budget"
     if isinstance(error, ApiError):
-        return {503: "unavailable", 504: "timeout"}.get(error.status)
+        is_refused = error.code == "upstream_misconfigured"  # whose operator hears of it in the log
+        return "unavailable" if is_refused else {503: "unavailable", 504: "timeout"}.get(error.status)
     return None
 
 

@@ -36,8 +36,12 @@ class Ticket:
     `tokens` and `money` are the most that may be spent, where the key has limits; they are reserved until `leave`.
     """
 
-    def __init__(self, reservation: Reservation, book: Callable[[int, int], None]) -> None:
-        """`book` is told what was spent and its price, and gives back the place and the rest."""
+    def __init__(self, reservation: Reservation, book: Callable[[int, int], None], *, is_whole: bool) -> None:
+        """`book` is told what was spent and its price, and gives back the place and the rest.
+
+        `is_whole`: all that the request may spend is reserved.
+        """
+        self.is_whole = is_whole
         self.tokens, self.money, self._book = reservation.tokens, reservation.money, book
         self.headers = {} if reservation.standing is None else reservation.standing.headers()
         self._used = self._overrun = self._price = 0
@@ -118,7 +122,8 @@ class Admission:
             self._ended.append((self._clock(), sequences))
             self._quotas.settle(reservation, spent, price)
 
-        return Ticket(reservation, book)
+        is_whole = reservation.tokens in (None, most) and reservation.money in (None, cost.most)
+        return Ticket(reservation, book, is_whole=is_whole)
 
     def _enter(self, sequences: int) -> None:
         self.sequences += sequences

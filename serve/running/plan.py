@@ -36,7 +36,7 @@ from serve.running.support import (
 )
 from ttc.answers import kind_of
 from ttc.config.values import counted
-from ttc.core import Answer, AnswerReader, Budget, Problem, Prompt, Sampling, Usage
+from ttc.core import Answer, AnswerReader, Budget, Price, PricedScorer, Problem, Prompt, Sampling, Usage
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 
@@ -71,6 +71,7 @@ class RequestPlan:
     sequences: int
     at_once: int
     adds_text: bool
+    scorer: object | None = None
     adjusted: Mapping[str, Any] = field(default_factory=dict)
     """Values used instead of requested ones, by field: the preset's, or what a quota or a fallback's context leaves."""
 
@@ -86,10 +87,29 @@ class RequestPlan:
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens it may spend: its prompt and its draws (twice, which leaves room for scoring), or its budget."""
+        """Most tokens it may spend: its prompt, its draws and as many again or their scoring; or its budget."""
         drawn = self.sequences * self.sampling.max_tokens
         whole = (self.budget.tokens or 0) * self.request.num_replies
-        return self.num_prompt + (drawn if self.direct else min(2 * drawn, whole))
+        return self.num_prompt + (drawn if self.direct else min(drawn + max(drawn, self._scoring(drawn)), whole))
+
+    def _scoring(self, drawn: int) -> int:
+        """Most tokens that its scorer takes for so many tokens of its draws, and for its prompt, once."""
+        price = self._price
+        return price.fixed * self.request.num_replies + price.per_token * drawn + price.per_draw * self.sequences
+
+    @property
+    def _price(self) -> Price:
+        """That of its scorer; of one that states none, an estimate."""
+        if self.scorer is None:
+            return Price()
+        if isinstance(self.scorer, PricedScorer):
+            return self.scorer.price(replace(self.prompts[0], messages=self.request.messages))
+        return Price(fixed=self.num_prompt, per_token=1)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether draws and scores alone keep it below `most_tokens`: the scorer has a price, once for each token."""
+        return self.direct or (isinstance(self.scorer, PricedScorer) and not self._price.per_draw)
 
     @property
     def tells_prompt(self) -> bool:
@@ -121,7 +141,10 @@ class RequestPlan:
             budget=Budget(tokens=min(each, self.budget.tokens or each)),
             sampling=replace(self.sampling, max_tokens=held),
         )
-        return plan.instead_of(self.request.sampling.max_tokens)
+        asked = self.request.sampling.max_tokens
+        if asked is None and held < self.sampling.max_tokens:  # without a number the answer is cut all the same
+            return replace(plan, adjusted={**self.adjusted, "max_tokens": {"asked": None, "used": held}})
+        return plan.instead_of(asked)
 
     def instead_of(self, asked: int | None) -> RequestPlan:
         """The same plan, whose reply says if it draws another number of tokens than `asked`."""
@@ -214,6 +237,7 @@ async def make_plan(
         sequences=width * request.num_replies,
         at_once=offer.at_once(arguments) * request.num_replies,
         adds_text=offer.drawing.adds_text,
+        scorer=scorer,
         adjusted=adjusted,
     )
     return plan.instead_of(request.sampling.max_tokens)

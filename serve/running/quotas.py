@@ -3,7 +3,8 @@
 Tokens are those of prompts and those that are drawn, as in the usage of a reply; money is in billionths of a dollar. A
 request reserves all that it may spend, so no number of requests at once passes a limit; what it did not spend comes
 back with its end. A budget is passed only by what no reservation foresees of the requests that run at once: prompts
-that an upstream server counts longer than estimated, and tokens that were drawn and not kept.
+that an upstream server counts longer than estimated, prompts that a strategy makes of its own draws, and tokens that
+were drawn and not kept.
 
 A minute is the last 60 seconds. A budget's time begins with its first request; what was spent of it is kept in a file
 (`Spending`), as of the last request that ended. These are the quotas of one process; processes that serve the same keys
@@ -144,7 +145,8 @@ class _Account:
             self.num_tokens -= self.tokens.popleft()[1]
 
     def renew(self, now: float, budget_s: float) -> None:
-        """Begin a new time of the budget, if there was none or it has ended."""
+        """Begin a new time of the budget, if there was none or it has ended; if the clock went back, it begins now."""
+        self.since = None if self.since is None else min(self.since, now)
         if self.since is None or now >= self.since + budget_s:
             self.since, self.money = now, 0
 

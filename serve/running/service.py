@@ -72,7 +72,8 @@ class InferenceService:
         cost = FREE if key.limits.budget is None else self._cost(plan)
         is_wide = plan.sequences > 1
         ticket = await self.admission.admit(key, plan.at_once, search=is_wide, most=most, least=least, cost=cost)
-        plan = plan.within(tokens_left(ticket, plan))
+        if not (ticket.is_whole and plan.is_bounded):  # a budget beside a whole reservation would stop a search early,
+            plan = plan.within(tokens_left(ticket, plan))  # since each path must be able to pay for its whole scoring
         job = ActiveRequest(self, plan, ticket, name, RequestSpan(plan.model.name, plan.strategy, headers or {}), notes)
         self._jobs.add(job)
         return job

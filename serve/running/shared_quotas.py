@@ -73,6 +73,8 @@ local function renew(seconds)
   local since = redis.call('HGET', budget, 'since')
   if not since or (seconds > 0 and now >= tonumber(since) + seconds) then
     redis.call('HSET', budget, 'since', string.format('%.6f', now), 'money', 0)
+  elseif now < tonumber(since) then
+    redis.call('HSET', budget, 'since', string.format('%.6f', now))
   end
 end
 local function book(price, seconds)
@@ -124,7 +126,7 @@ local function answer(outcome, value, number)
   if limit > 0 then tokens, reserved = sum(spent), sum(held) end
   return {
     outcome, value, number, redis.call('ZCARD', requests), until_free(requests),
-    tokens + reserved, reserved > 0 and '60' or until_free(spent), money, sum(owed), since, tostring(now)
+    tokens + reserved, reserved > 0 and '60' or until_free(spent), money, sum(owed), since, string.format('%.6f', now)
   }
 end
 local function wait(place)

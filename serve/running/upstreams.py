@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from serve.requests.errors import ApiError, from_error
 from ttc.core import Message, Usage
 from ttc.engines.shared.balance import Balancer, Retried, Transient
-from ttc.errors import ConfigError, EngineError, EngineTimeout
+from ttc.errors import ConfigError, EngineError, EngineTimeout, ServerRefused
 
 if TYPE_CHECKING:
     from ttc.engines.openai.client import Client
@@ -188,7 +188,8 @@ def misconfigured() -> ApiError:
 
 def _sooner(busy: Transient | None, failure: Transient) -> Transient | None:
     """Of servers that are busy, the one that says when it has room, and has it first."""
-    if failure.status != 429 or (busy is not None and _wish_s(busy) <= _wish_s(failure)):
+    is_spent = isinstance(failure.error, ServerRefused)
+    if failure.status != 429 or is_spent or (busy is not None and _wish_s(busy) <= _wish_s(failure)):
         return busy
     return failure
 
@@ -209,6 +210,8 @@ def _broken(failure: Transient) -> ApiError:
 
 
 def _told(failure: Transient) -> ApiError:
+    if isinstance(failure.error, ServerRefused):
+        return misconfigured()
     if failure.status == 429:
         wait_s = failure.retry_after_s or 1.0
         return ApiError(429, "upstream_busy", "the upstream servers are busy", retry_after_s=wait_s)

@@ -7,6 +7,7 @@ import asyncio
 import pathlib
 import re
 import socket
+import typing
 from collections.abc import Mapping
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from serve.commands.serve import register, run
 from serve.http.process import bind, serve, url_of
 from serve.operator.config import HttpSettings, PresetSpec, ServeConfig, from_options, load_config
+from serve.operator.keys import read_keys
 from serve.requests.thinking import DEFAULT_EFFORTS, EFFORTS, laid_over
 from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService, check_presets
@@ -335,3 +337,12 @@ def test_strategies_bear_no_more_silence_of_an_upstream_server_than_chats_that_a
     assert options.models[0].engine.params["silent_again"] is False, "nor a second one"
     assert of_file(BEHIND + "params = { idle_s = 9 }") == 9
     assert of_file(BEHIND.replace('"openai"', '"openai:llama"')) == 7
+
+
+def test_a_file_with_many_keys_is_read_without_evaluating_their_types_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {f"user-{i}": {"sha256": f"{i:064x}", "requests_per_minute": 9} for i in range(100)}
+    calls: list[object] = []
+    plain = typing.get_type_hints
+    monkeypatch.setattr(typing, "get_type_hints", lambda kind: calls.append(kind) or plain(kind))
+    assert len(read_keys(tables, "serve.toml")) == 100
+    assert len(calls) < 10, "a server that reads its keys again does nothing else meanwhile"

@@ -128,9 +128,9 @@ def a_list(wire: Wire) -> None:
     wire.event([1, 2])
 
 
-def says(status: str, *headers: str) -> Play:
+def says(status: str, *headers: str, words: str = "no") -> Play:
     def play(wire: Wire) -> None:
-        wire.error(status, f"no: see http://10.0.0.9/v1 with {KEY}", *headers)
+        wire.error(status, f"{words}: see http://10.0.0.9/v1 with {KEY}", *headers)
 
     return play
 
@@ -143,6 +143,9 @@ FAULTS: dict[str, tuple[Play, int, int]] = {
     "504": (says("504 X"), 503, 2),
     "429": (says("429 X", "retry-after: 7"), 429, 1),
     "429 without a time": (says("429 X"), 429, 1),
+    "402": (says("402 X"), 502, 1),
+    "429 of a spent account": (says("429 X", words="insufficient_quota"), 502, 1),
+    "429 of one that will not change": (says("429 X", "x-should-retry: false", words="insufficient_quota"), 502, 1),
     "401": (says("401 X"), 502, 1),
     "403": (says("403 X"), 502, 1),
     "404": (says("404 X"), 502, 1),

@@ -205,6 +205,26 @@ def test_one_process_and_redis_count_money_alike(url: str) -> None:
     asyncio.run(both())
 
 
+def test_a_budget_that_was_dated_before_the_clock_went_back_is_renewed_in_its_time(url: str) -> None:
+    key = key_from_secret("tina", SECRET, KeyLimits(max_budget=1e-6, budget_duration="1h"))
+
+    async def go() -> None:
+        from redis.asyncio import Redis
+
+        other, wall = Redis.from_url(url), Clock()
+        await other.hset("ttc:{tina}:budget", mapping={"since": time.time() + 1e6, "money": 1000})
+        local = LocalQuotas(wall=wall)
+        local.settle(await local.take(key, 0, search=False, cost=Expense(1000, 1)), 1, 1000)
+        wall.now -= 50
+        for quotas in (local, await open_quotas(url, 60)):
+            wait_s = (await refusal(quotas, key, Expense(1, 1))).retry_after_s
+            assert wait_s is not None and 3599 < wait_s <= 3600
+            await quotas.close()
+        await other.aclose()
+
+    asyncio.run(go())
+
+
 def test_what_a_request_cost_is_booked_once_in_redis_although_its_script_runs_twice(url: str) -> None:
     key = key_from_secret("sven", SECRET, KeyLimits(max_budget=1e-6))
 
@@ -247,13 +267,15 @@ def test_a_key_pays_for_what_the_usage_of_its_replies_says_and_is_then_refused()
     assert sum(float(line.split()[-1]) for line in lines) == pytest.approx(cost / NANO)
 
 
-def test_the_last_request_of_a_budget_draws_as_many_tokens_as_it_pays_for_and_says_so() -> None:
+@pytest.mark.parametrize("fields", [{"max_tokens": 4000}, {}])
+def test_the_last_request_of_a_budget_draws_as_many_tokens_as_it_pays_for_and_says_so(fields: dict[str, Any]) -> None:
     with running(served(scripted({"hi": ["x" * 400]}), **PRICES), keys=[poor(max_budget=0.001)]) as server:
-        reply = ask(server, max_tokens=4000)
-        assert reply.status_code == 200 and price(reply) <= 1e6
-        assert 60 < reply.json()["usage"]["completion_tokens"] < 100
-        assert reply.json()["ttc"]["adjusted"]["max_tokens"]["asked"] == 4000
-        assert reply.json()["choices"][0]["finish_reason"] == "length"
+        reply = ask(server, **fields)
+    usage, number = reply.json()["usage"], fields.get("max_tokens")
+    assert reply.status_code == 200 and price(reply) <= 1e6
+    assert 60 < usage["completion_tokens"] < 100
+    assert reply.json()["ttc"]["adjusted"]["max_tokens"] == {"asked": number, "used": usage["completion_tokens"]}
+    assert reply.json()["choices"][0]["finish_reason"] == "length"
 
 
 def test_thirty_requests_at_once_never_pass_a_budget() -> None:

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx2
@@ -36,7 +36,7 @@ from tests.serve.streams import chunks_of
 from tests.serve.test_forward import TOOLS, WithoutIds
 from tests.serve.thinker import think
 from tests.serve.upstream import upstream
-from ttc.core import Message, Prompt, Usage
+from ttc.core import Message, Price, Prompt, Score, Usage, UsageSink
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
 from ttc.engines.openai.wire import Features
@@ -599,3 +599,48 @@ def test_a_request_whose_prompt_takes_a_whole_minute_is_refused_and_one_that_is_
             response = server.ask(chat("x" * num), authorization=f"Bearer {SECRET}")
             statuses.append((response.status_code, response.json()["error"]["code"]))
     assert statuses == [(503, "engine_unavailable"), (400, "token_limit_exceeded")] and quotas.booked == [0]
+
+
+class Reads:
+    """A scorer that reads a prompt once and then every draw, and says so in advance."""
+
+    def __init__(self) -> None:
+        self._roots: set[str] = set()
+
+    def price(self, prompt: Prompt) -> Price:
+        known = prompt.rendered_len if prompt.problem_id in self._roots else 0
+        return Price(fixed=len(prompt.token_ids or ()) - known, per_token=1)
+
+    async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+        for prompt in prompts:
+            on_usage(Usage(scored=self.price(prompt).fixed))
+            self._roots.add(prompt.problem_id)
+        return [Score(0.5) for _ in prompts]
+
+    def release(self, problem_id: str) -> None:
+        self._roots.discard(problem_id)
+
+
+@pytest.mark.parametrize("strategy", ["best_of_n", "tree"])
+@pytest.mark.parametrize("limits", [{"tokens_per_minute": 10_000}, {"max_budget": 1.0}])
+def test_a_search_over_a_long_prompt_is_scored_as_well_where_its_key_has_limits(
+    strategy: str, limits: dict[str, Any]
+) -> None:
+    text, keys = (
+        "x" * 1200,
+        [key_from_secret("bob", "a-secret-of-bob"), key_from_secret("alice", SECRET, KeyLimits(**limits))],
+    )
+    model = served(
+        scripted({text: [f"step {i}\n\nis {i}" for i in range(8)]}),
+        scorers={"reads": Reads()},
+        price_in=1.0,
+        price_out=2.0,
+    )
+    body = chat(text, max_tokens=40, seed=1, ttc={"strategy": strategy, "n": 4})
+    with running(model, keys=keys) as server:
+        free, bounded = (
+            server.ask(body, authorization=f"Bearer {name}").json() for name in ("a-secret-of-bob", SECRET)
+        )
+    assert bounded["ttc"]["stop_cause"] == free["ttc"]["stop_cause"] == "done"
+    assert bounded["ttc"]["scores"] == free["ttc"]["scores"] == [0.5] * 4
+    assert bounded["usage"]["total_tokens"] == free["usage"]["total_tokens"]

@@ -18,6 +18,7 @@ from tests.serve.slow import SlowEngine, until
 from tests.serve.streams import streamed, whole
 from ttc import nano
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
+from ttc.engines.openai.refusals import NoCredit
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError, EngineError
 
@@ -25,8 +26,16 @@ from ttc.errors import ConfigError, EngineError
 class Broken(ScriptedEngine):
     """An engine that is down."""
 
+    error: Exception = EngineError("the engine at /secret/place/gpu0 died")
+
     async def generate(self, prompt: Prompt, sampling: Sampling, draws: range, on_usage: UsageSink) -> list[Completion]:
-        raise EngineError("the engine at /secret/place/gpu0 died")
+        raise self.error
+
+
+class Refused(Broken):
+    """A server where our account is spent."""
+
+    error = NoCredit("the account of this key has no credit left")
 
 
 def ponder(prompt: Prompt, path: Path, key: int) -> str:
@@ -42,6 +51,7 @@ def small(name: str = "small") -> ServedModel:
     ("make", "reason", "options"),
     [
         (lambda: Broken(ponder), "unavailable", {}),
+        (lambda: Refused(ponder), "unavailable", {}),
         (lambda: SlowEngine(30), "timeout", {"fallback_after_s": 0.2}),
         (lambda: ScriptedEngine(ponder, thinking=True), "out_of_budget", {}),
     ],

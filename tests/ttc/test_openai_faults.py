@@ -18,7 +18,7 @@ from tests.ttc.test_conformance import draw
 from ttc.cli.cli import main
 from ttc.core import Completion, Engine, Sampling, Usage
 from ttc.engines.openai.factory import openai
-from ttc.engines.openai.refusals import Access, refuse, status_of
+from ttc.engines.openai.refusals import Access, NoCredit, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared import balance
 from ttc.engines.shared.balance import Retry, Transient, retry_after_s, retrying
@@ -108,6 +108,8 @@ def test_a_failure_that_stays_becomes_an_engine_error_with_its_cause_and_its_att
         (Fault(status=422, message="odd value"), EngineError, "422: odd value"),
         (Fault(status=400, message="'reasoning_effort' does not support 'none'"), EngineError, "--thinking auto"),
         (Fault(status=401, message="who are you"), ConfigError, "api_key_env"),
+        (Fault(status=402, message="Insufficient Balance"), NoCredit, "402: Insufficient Balance; the account of this"),
+        (Fault(status=400, message="Your credit balance is too low to access"), NoCredit, "no credit left"),
         (Fault(status=404, message="no such model"), ConfigError, "base_url"),
         (Fault(status=400, message="maximum context length is 8 tokens"), PromptTooLong, "maximum context"),
         (Fault(status=400, message="The response was filtered (content_filter)"), PromptRefused, "was filtered"),
@@ -154,6 +156,20 @@ def test_a_silent_server_is_given_up_after_the_idle_time() -> None:
         server.faults.extend([Fault("hang"), Fault("hang")])
         with pytest.raises(EngineTimeout, match=r"silent for 0\.2 s"):
             once(engine)
+
+
+def test_a_spent_account_is_not_waited_for_and_another_server_answers() -> None:
+    with OpenAIServer(talker, CHAT) as one, OpenAIServer(talker, CHAT) as two:
+        for servers in ([one], [one, two]):
+            engine = openai(base_url=",".join(server.url for server in servers))
+            before = sum(len(server.requests) for server in servers)
+            one.faults.append(Fault(status=429, message="no more (insufficient_quota)"))
+            if servers == [one]:
+                with pytest.raises(NoCredit, match="insufficient_quota"):
+                    once(engine)
+                assert sum(len(server.requests) for server in servers) == before + 1
+            else:
+                once(engine)
 
 
 def test_where_it_is_not_asked_again_a_silent_server_costs_one_silence_and_another_answers() -> None:
@@ -396,14 +412,16 @@ def test_the_probe_waits_out_a_rate_limit_that_it_reaches_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words"),
+    ("status", "words", "kind"),
     [
-        (402, "This request requires more credits"),
-        (429, "You exceeded your current quota, please check your plan. (insufficient_quota)"),
+        (402, "This request requires more credits", NoCredit),
+        (429, "You exceeded your current quota, please check your plan. (insufficient_quota)", Transient),
     ],
 )
-def test_an_account_without_credit_is_no_limit_that_passes(status: int, words: str) -> None:
-    with pytest.raises(ServerRefused, match="no credit left"):
+def test_an_account_without_credit_is_named_and_only_with_429_may_another_server_answer(
+    status: int, words: str, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind, match="no credit left"):
         refuse("http://x", Access("", 1.0, 1.0), status, words, {})
 
 

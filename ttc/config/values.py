@@ -24,6 +24,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import functools
 import math
 import pathlib
 import re
@@ -123,7 +124,7 @@ def build(cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:
         hint = nearest(key.replace("-", "_"), list(fields))
         return ConfigError(f"unknown key {where + key!r}{hint} (known: {', '.join(fields)})")
 
-    hints = typing.get_type_hints(kind)
+    hints = hints_of(kind)
     arguments = read_named(values, {name: hints[name] for name in fields}, where, unknown)
     for name, field in fields.items():
         if _is_required(field) and name not in arguments:
@@ -170,9 +171,15 @@ def variant(kinds: Sequence[Any], values: Mapping[str, object], where: str) -> A
     return tags[name, parse(where + name, values[name], Literal[tuple(value for _, value in tags)])]
 
 
+@functools.cache
+def hints_of(kind: Any) -> Mapping[str, Any]:
+    """The types of a dataclass's fields; to evaluate them takes most of the time of reading a table."""
+    return typing.get_type_hints(kind)
+
+
 def tag_of(kind: Any) -> tuple[str, Any] | None:
     """Return the field with a single `Literal` value that identifies a dataclass, with that value; or None."""
-    for name, hint in typing.get_type_hints(kind).items():
+    for name, hint in hints_of(kind).items():
         if get_origin(hint) is Literal and len(get_args(hint)) == 1:
             return name, get_args(hint)[0]
     return None

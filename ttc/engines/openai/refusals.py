@@ -42,13 +42,13 @@ _LENGTH = re.compile(
 """Messages of servers that return no answer as long as was requested; not vLLM's, which is about the context."""
 _SWITCH = re.compile(r"reasoning_effort|chat_template_kwargs")
 """Fields that switch thinking."""
-_SPENT = re.compile(r"\(insufficient_quota\)|insufficient balance", re.I)
-"""Messages of servers, OpenAI's and DeepSeek's, for an account that has run out of money: waiting does not help."""
 _WISH = re.compile(
     r"(?:try again|retry|reset)s?(?: after| in) (?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?) ?(ms|s))?", re.I
 )
 """A delay in a message: `Please try again in 1m2.5s.`, which OpenAI and Groq write, `retry in 45.8s` of Gemini."""
 _PAGE, _TITLE = re.compile(r"\s*<(!doctype|html)", re.I), re.compile(r"<title[^>]*>([^<]*)<", re.I)
+_NO_CREDIT = re.compile(r"insufficient_quota|insufficient balance|credit balance is too low", re.I)
+"""The code of OpenAI and others with a 429, and messages of DeepSeek and Anthropic; a 402 says it by itself."""
 _CUT_SHORT = re.compile(r"could not finish the message because max_tokens", re.I)
 """OpenAI's message when a model used up its length on hidden thought: an answer that was cut."""
 
@@ -59,6 +59,10 @@ class Busy(EngineError):
 
 class NotFound(ServerRefused):
     """Status 404: the server has no such route, or no such model."""
+
+
+class NoCredit(ServerRefused, EngineError):
+    """The account of our key is spent. Other servers may answer; to wait for this one rarely helps."""
 
 
 class ContextShared(EngineError):
@@ -90,8 +94,8 @@ def refuse(
 
     Raises:
         Transient: the error may pass.
-        EngineError: it will not; ServerRefused for a wrong key or URL, PromptTooLong when the context is exceeded,
-            PromptRefused by a filter, CutShort when the requested length ran out.
+        EngineError: it will not; ServerRefused for a wrong key or URL, NoCredit for a spent account, PromptTooLong when
+            the context is exceeded, PromptRefused by a filter, CutShort when the requested length ran out.
     """
     text = f"{url} answered {status}: {access.hide(_without_page(said))}"
     cause = None if access.key and access.key in f"{exc} {said}" else exc
@@ -101,8 +105,11 @@ def refuse(
         raise Transient(ContextShared(text), status=status) from cause
     if status == 500 and _FULL.search(said):
         raise PromptTooLong(text) from cause
-    if status == 402 or _SPENT.search(said):
-        raise ServerRefused(f"{text}; the account of the key has no credit left") from cause
+    if status == 402 or _NO_CREDIT.search(said):
+        spent = NoCredit(f"{text}; the account of this key has no credit left")
+        if is_transient(status, headers):
+            raise Transient(spent, status=status) from cause
+        raise spent from cause
     if is_transient(status, headers):
         error = EngineBusy(text) if status == 429 else EngineError(text)
         wish_s = retry_after_s(headers)

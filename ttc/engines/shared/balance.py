@@ -33,7 +33,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from ttc.config.values import counted
-from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout
+from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, ServerRefused
 
 T = TypeVar("T")
 
@@ -272,11 +272,14 @@ class Balancer:
         return dict(self._failures)
 
     async def send(self, key: str, attempt: Callable[[str], Awaitable[T]], retry: Retry) -> T:
-        """Await `attempt(url)` on the server of `key`; on `Transient`, retry later or on another server."""
-        silences = 0
+        """Await `attempt(url)` on the server of `key`; on `Transient`, retry later or on another server.
+
+        Once as many attempts as there are servers were refused, it fails: a spent account stays so.
+        """
+        silences = refusals = 0
 
         async def once() -> T:
-            nonlocal silences
+            nonlocal silences, refusals
             while (pause := self._choose(key).wait_s(self._clock())) > 0:
                 if pause > max(retry.max_total_s, retry.max_wish_s):
                     raise _told_to_wait(self._choose(key).url, pause)
@@ -286,7 +289,9 @@ class Balancer:
                     return await attempt(url)
             except Transient as failure:
                 silences += isinstance(failure.error, EngineTimeout)
-                if silences >= len(self._servers) and not retry.silent_again:
+                refusals += isinstance(failure.error, ServerRefused)
+                is_vain = refusals >= len(self._servers)
+                if is_vain or (silences >= len(self._servers) and not retry.silent_again):
                     raise failure.error from failure.__cause__
                 # another server does not share this one's delay
                 if any(self._takes(server) for server in self._servers):
