@@ -162,8 +162,8 @@ UNREAD = {
     "truncated": "cut (raise --max-tokens)",
     "budget": "cut (raise --budget)",
     "unclosed_thinking": "still thinking (raise --max-tokens, or cap the thinking by --max-thinking)",
-    "hedge": "name several answers, or none clearly",
-    "no_answer": "have none that can be read (the report shows the texts)",
+    "hedge": "with several answers, or none clearly",
+    "no_answer": "without any that can be read (the report shows the texts)",
 }
 """Why an answer has no final, by the reason of its verdict, and what helps."""
 LAST_NUMBER = "; where the last number of a text is its answer and the rows name no kind: --set task.kind=number"
