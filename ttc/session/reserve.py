@@ -2,9 +2,9 @@
 
 A strategy that asks about its samples (which is best, combine them) would spend a small budget on samples alone, and be
 a plain vote. So the first sample shows what one costs, and only as many more are drawn as leave the price of the
-questions about them. A question is taken to be as long as a sample; what the questions leave pays for another stage of
-samples, which meet the best so far. A budget that covers everything at full length changes nothing, and one that pays
-for no question about two samples is spent on samples.
+questions about them. The first question is taken to be as long as a sample, the next ones as those before; what they
+leave pays for another stage of samples, which meet the best so far. A budget that covers everything at full length
+changes nothing, and one that pays for no question about two samples is spent on samples.
 
 Cost: at most the budget. Left out: budgets in seconds, which end samples and questions alike.
 """
@@ -88,6 +88,8 @@ class Stages:
         more = self._num_affordable(sum(candidate.final is not None for candidate, _ in stage))
         if not more:
             more = 1 if session.pays_for(_cost_of(self._drawing) + self._assumed) >= 1 else self._n - 1
+        elif self._shown == 2:  # a first pair shows what a question takes, and has to meet in any case
+            more = 1
         return stage + await self._sample(more)
 
     async def _next(self) -> list[Sample]:
@@ -113,8 +115,8 @@ class Stages:
         return [(self._session.candidate(prompt, one), prompt.then(one)) for one in completions]
 
     def _price(self) -> Cost:
-        """What a question takes, on average; the assumption counts as one."""
-        return (self._assumed + _cost_of(self._asking)) * (1 / (self._num_asked + 1))
+        """What a question takes, on average."""
+        return _cost_of(self._asking) * (1 / self._num_asked) if self._num_asked else self._assumed
 
     def _question(self, num_tokens: int) -> Cost:
         """What a question takes about samples of so many tokens that is as long as one."""
