@@ -70,6 +70,8 @@ class RunComparison:
     high: float
     only_first: int
     only_second: int
+    test: str
+    """What `p_value` is of: McNemar, or sign flips where clusters or several seeds make more of a problem."""
     p_value: float
     p_holm: float
     detectable: float | None
@@ -154,6 +156,7 @@ class _Paired:
             high=interval.high,
             only_first=self.only_first,
             only_second=self.only_second,
+            test="McNemar" if self.parts == 1 and len(set(self.clusters)) == count else "sign flips",
             p_value=self.p_value,
             p_holm=p_holm,
             detectable=minimum_detectable(error, pairs=count * self.parts) if error > 0 else None,
