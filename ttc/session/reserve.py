@@ -86,11 +86,9 @@ class Stages:
         stage = await self._sample(1)
         self._assumed = self._question(self._drawing.generated)
         more = self._num_affordable(sum(candidate.final is not None for candidate, _ in stage))
-        if not more:
-            more = 1 if session.pays_for(_cost_of(self._drawing) + self._assumed) >= 1 else self._n - 1
-        elif self._shown == 2:  # a first pair shows what a question takes, and has to meet in any case
-            more = 1
-        return stage + await self._sample(more)
+        if self._shown == 2:  # a first pair shows what a question takes, and has to meet in any case
+            more = min(more, 1)
+        return stage + await self._sample(more or self._n - 1)
 
     async def _next(self) -> list[Sample]:
         more = self._num_affordable(1) if self._num_answers else self._n - self._num_drawn
@@ -99,12 +97,16 @@ class Stages:
         return await self._sample(more)
 
     def _num_affordable(self, num_answers: int) -> int:
-        """How many more samples the rest pays for, and for comparing them with the answers that there are."""
+        """How many more samples the rest pays for, and for comparing them with the answers that there are.
+
+        One more where it pays for a first question at all.
+        """
         sample = _cost_of(self._drawing) * (1 / self._num_drawn)
         question = self._price() * ((self._num_asked + 1) / (self._num_expected + 1))  # equal answers need none
         sizes = range(self._n - self._num_drawn, 0, -1)
         prices = ((size, sample * size + question * self._num_questions(num_answers + size)) for size in sizes)
-        return next((size for size, price in prices if self._session.pays_for(price) >= 1), 0)
+        most = next((size for size, price in prices if self._session.pays_for(price) >= 1), 0)
+        return most or int(not self._num_asked and self._session.pays_for(sample + self._assumed) >= 1)
 
     async def _sample(self, count: int) -> list[Sample]:
         prompt, numbers = self._prompt, range(self._num_drawn, self._num_drawn + count)
