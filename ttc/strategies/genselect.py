@@ -95,11 +95,11 @@ def _groups(field: Sequence[Candidate], most: int) -> list[Sequence[Candidate]]:
 
 async def _winners(session: Session, stages: Stages, groups: Sequence[Sequence[Candidate]], k: int) -> list[Candidate]:
     """The member of each group that k questions name most often; of a group that is not asked about, that of a vote."""
-    asked = [members for members in groups if len(tally(members, session.key)) > 1]
-    questions = [_Question.of(session, members, i, k) for i in range(k) for members in asked]
+    contests = [members for members in groups if len(tally(members, session.key)) > 1]
+    questions = [_Question.of(session, members, i, k) for i in range(k) for members in contests]
     replies = await stages.ask([(question.prompt, range(1)) for question in questions])
-    named = [question.named(session, reply) for question, reply in zip(questions, replies, strict=True)]
-    counts = Counter(candidate.path for candidate in named if candidate is not None)
+    choices = [question.named(session, reply) for question, reply in zip(questions, replies, strict=True)]
+    counts = Counter(candidate.path for candidate in choices if candidate is not None)
     winners = (
         vote(members, session.key, lambda candidate: counts[candidate.path])
         if any(counts[candidate.path] for candidate in members)

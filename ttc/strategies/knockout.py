@@ -74,8 +74,8 @@ class _Match:
     async def play(self, pairs: Sequence[Pair], k: int) -> list[Candidate]:
         """Return the winners; a match without enough budget or context is decided like a tie."""
         key = self._session.key
-        played = [pair for pair in pairs if not same_class(key(pair[0].final or ""), key(pair[1].final or ""))]
-        leads = dict(zip(played, await self._leads(played, k), strict=True))
+        rivals = [pair for pair in pairs if not same_class(key(pair[0].final or ""), key(pair[1].final or ""))]
+        leads = dict(zip(rivals, await self._leads(rivals, k), strict=True))
         return [_winner(pair, leads.get(pair, 0.0)) for pair in pairs]
 
     async def _leads(self, pairs: Sequence[Pair], k: int) -> list[float]:
