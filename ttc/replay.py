@@ -158,12 +158,12 @@ class PoolScorer:
         return [self._score(prompt, on_usage) for prompt in prompts]
 
     def _score(self, prompt: Prompt, on_usage: UsageSink) -> Score:
-        number, charged = prompt.path[0], self._charged.setdefault(prompt.problem_id, set())
+        number, numbers = prompt.path[0], self._charged.setdefault(prompt.problem_id, set())
         draw = self._pools[prompt.problem_id][number]
         if draw.score is None:
             raise ConfigError("the recorded run has no scores; replay a strategy that needs none, such as majority")
-        on_usage(Usage(scored=0 if number in charged else draw.num_scored))
-        charged.add(number)
+        on_usage(Usage(scored=0 if number in numbers else draw.num_scored))
+        numbers.add(number)
         return draw.score
 
     def release(self, problem_id: str) -> None:

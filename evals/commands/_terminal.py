@@ -168,8 +168,8 @@ UNREAD = {
     "truncated": "cut (raise --max-tokens)",
     "budget": "cut (raise --budget)",
     "unclosed_thinking": "still thinking (raise --max-tokens, or cap the thinking by --max-thinking)",
-    "hedge": "name several answers, or none clearly",
-    "no_answer": "have none that can be read (the report shows the texts)",
+    "hedge": "with several answers, or none clearly",
+    "no_answer": "without any that can be read (the report shows the texts)",
 }
 """Why an answer has no final, by the reason of its verdict, and what helps."""
 LAST_NUMBER = "; where the last number of a text is its answer and the rows name no kind: --set task.kind=number"
@@ -241,11 +241,11 @@ def _ended_by(answer: Answer) -> str:
 def undecided(result: Result) -> str:
     """Report how many answers the verifier did not decide on, and why the first; empty where it decided on all."""
     verdicts = [record.verdict for record in result.records if record.verdict is not None]
-    silent = [verdict for verdict in verdicts if verdict.status in NO_VERDICT]
-    if not silent:
+    open_verdicts = [verdict for verdict in verdicts if verdict.status in NO_VERDICT]
+    if not open_verdicts:
         return ""
-    first = ": ".join(filter(None, (silent[0].status, silent[0].reason)))
-    counts = f"{len(silent)} of {counted(len(verdicts), 'answer')}"
+    first = ": ".join(filter(None, (open_verdicts[0].status, open_verdicts[0].reason)))
+    counts = f"{len(open_verdicts)} of {counted(len(verdicts), 'answer')}"
     return f"{counts} got no verdict and count as not right, the first with {first}; --retry-errors judges them again"
 
 

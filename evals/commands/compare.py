@@ -96,7 +96,7 @@ def _lines(item: RunComparison) -> str:
         f"{item.second} minus {item.first}, {counted(item.problems, 'shared problem')}",
         f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "
         f"{100 * item.accuracy_first:.1f} % to {100 * item.accuracy_second:.1f} %",
-        f"  McNemar      p = {item.p_value:.3g} ({item.only_second} gained, {item.only_first} lost), "
+        f"  {item.test:12} p = {item.p_value:.3g} ({item.only_second} gained, {item.only_first} lost), "
         f"Holm p = {item.p_holm:.3g}; detectable with 80 % power: {seen}",
         f"  cost         {_times(item.tokens_ratio)} the tokens, {_times(item.flops_ratio)} the FLOPs",
     ]

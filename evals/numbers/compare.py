@@ -2,9 +2,11 @@
 
 Every pair (first, second) is compared as second minus first: difference of accuracy with a paired, clustered interval,
 exact McNemar on the problems that only one of them solved (sign flips of sums, where there are clusters or seeds), and
-Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). A comparison at
-equal FLOPs sets the cheaper side higher first: the baseline's vote is taken at the smallest k of its pool that costs
-at least as much as the other run.
+Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). The interval
+leaves out 0 exactly where McNemar has p < 5 %. Sign flips suppose that a cluster's sum is as likely with the other
+sign, which the interval does not, so there it may hold 0 although p is smaller. A comparison at equal FLOPs sets the
+cheaper side higher first: the baseline's vote is taken at the smallest k of its pool that costs at least as much as the
+other run.
 
 A side may hold several runs that differ only by their seeds. Then a problem counts with its share of right answers and
 the cost of one run, so the interval covers both the problems and the draws, and no seed is paired with another.
@@ -68,6 +70,8 @@ class RunComparison:
     high: float
     only_first: int
     only_second: int
+    test: str
+    """What `p_value` is of: McNemar, or sign flips where clusters or several seeds make more of a problem."""
     p_value: float
     p_holm: float
     detectable: float | None
@@ -152,6 +156,7 @@ class _Paired:
             high=interval.high,
             only_first=self.only_first,
             only_second=self.only_second,
+            test="McNemar" if self.parts == 1 and len(set(self.clusters)) == count else "sign flips",
             p_value=self.p_value,
             p_holm=p_holm,
             detectable=minimum_detectable(error, pairs=count * self.parts) if error > 0 else None,

@@ -44,12 +44,14 @@ def test_problems_of_one_cluster_are_one_piece_of_evidence() -> None:
         return Side(label, [make_record(f"p{i}", [final], cluster=f"c{i // 5}") for i, final in enumerate(finals)])
 
     (item,) = compare_all([run("a", "0" * 20), run("b", "1" * 10 + "0" * 10)], seed=0)
+    assert item.test == "sign flips"
     assert (item.only_first, item.only_second) == (0, 10)
     assert item.p_value == 0.5 and mcnemar(0, 10) < 0.01
 
 
 def test_where_nothing_differs_no_detectable_difference_is_told() -> None:
     (item,) = compare_all([side("a", "1010"), side("b", "1010")], seed=0)
+    assert item.test == "McNemar"
     assert item.detectable is None and item.low < 0 < item.high
     (item,) = compare_all([side("a", "1010"), side("b", "1110")], seed=0)
     assert item.detectable is not None and item.detectable > 0

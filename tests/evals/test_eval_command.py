@@ -356,7 +356,7 @@ def test_answers_without_a_final_are_explained_with_what_helps_and_that_helps(
     code, _, stderr = run(capsys, *arguments, "--out", str(tmp_path / "first"))
     assert code == 0
     assert (
-        "direct: 3 of 4 answers have no final: 3 have none that can be read (the report shows the texts); "
+        "direct: 3 of 4 answers have no final: 3 without any that can be read (the report shows the texts); "
         "where the last number of a text is its answer and the rows name no kind: --set task.kind=number\n"
     ) in stderr
     advised = ["--set", "task.kind=number", "--out", str(tmp_path / "second"), "--json"]

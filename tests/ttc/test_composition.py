@@ -65,6 +65,15 @@ def test_the_recipe_of_the_page_names_an_inner_strategy_with_its_parameters(tmp_
     assert json.loads(json.dumps(params)) == params
 
 
+def test_parameters_of_an_inner_strategy_are_set_with_it() -> None:
+    arguments = ("--strategy", "majority,direct", "--set", "of=refine", "--set", "of.rounds=1")
+    vote, single = resolve_strategies(parsed(*arguments))
+    (same,) = resolve_strategies(parsed("--strategy", "majority:of=refine,of.rounds=1"))
+    assert (vote.params, vote.inner) == (same.params, same.inner) and not single.params
+    with pytest.raises(ConfigError, match=r"direct has no parameter 'of.rounds'"):
+        resolve_strategies(parsed("--strategy", "direct", "--set", "of.rounds=1"))
+
+
 def test_a_vote_of_single_draws_is_the_vote_of_the_inner_draws() -> None:
     """Run i of `direct` is draw 0 below i: another draw than i, so only counts agree."""
     plain, composed = answer_of(partial(majority, n=5)), answer_of(partial(majority, n=5, of=direct))

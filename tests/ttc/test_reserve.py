@@ -22,12 +22,17 @@ BOXES = re.compile(r"\\boxed\{(\d+)\}")
 NAMES = ("aggregate", "genselect", "knockout")
 
 
-def reasoner(jitter: int | None = None) -> ScriptedEngine:
-    """Right in three of ten samples, of forty tokens or so; it knows a right answer when it sees one."""
+def reasoner(jitter: int | None = None, longer: int = 1) -> ScriptedEngine:
+    """Right in three of ten samples, of forty tokens or so; it knows a right answer when it sees one.
+
+    It says so in an answer that is so many times as long.
+    """
 
     def script(prompt: Prompt, path: Path, key: int) -> str:
         rng = random.Random(key)
         words, question = "a" * rng.randint(20, 60), prompt.messages[-1].content
+        if question.startswith("You are"):
+            words *= longer
         if "<answer_1>" in question:
             answers = [(BOXES.findall(part) or [""])[-1] for part in re.split(r"<answer_\d+>\n", question)[1:]]
             return f"{words}\nBest: {answers.index(RIGHT) + 1 if RIGHT in answers else 1}"
@@ -40,10 +45,10 @@ def reasoner(jitter: int | None = None) -> ScriptedEngine:
     return ScriptedEngine(script, jitter=jitter)
 
 
-def answer_of(name: str, number: int, budget: Budget | None, jitter: int | None = None) -> Answer:
+def answer_of(name: str, number: int, budget: Budget | None, jitter: int | None = None, longer: int = 1) -> Answer:
     """Solve one problem."""
     strategy = partial(majority, n=64) if name == "majority" else STRATEGIES.load(name)
-    engine = reasoner(jitter)
+    engine = reasoner(jitter, longer)
     sampling = Sampling(max_tokens=1000)
     problem = ask(f"question {number}", "number")
     return asyncio.run(solve(problem, engine=engine, strategy=strategy, seed=3, sampling=sampling, budget=budget))
@@ -85,6 +90,16 @@ def test_half_the_price_is_not_spent_on_samples_alone(name: str, unit: str) -> N
 def test_a_budget_that_covers_all_at_full_length_changes_nothing(name: str) -> None:
     free, paid = answer_of(name, 1, None), answer_of(name, 1, Budget(tokens=100_000))
     assert (free.text, free.trace, free.usage, paid.stop_cause) == (paid.text, paid.trace, paid.usage, "done")
+
+
+def test_a_knockout_with_long_questions_keeps_enough_for_its_last_round() -> None:
+    """Nothing is known of their length when the first ones are asked."""
+    answers = []
+    for number in range(40):
+        free = answer_of("knockout", number, None, longer=4)
+        answers.append(answer_of("knockout", number, Budget(tokens=int(0.8 * free.usage.tokens)), longer=4))
+    known = [answer for answer in answers if any(candidate.final == RIGHT for candidate in answer.candidates)]
+    assert len(known) > 20 and sum(answer.final == RIGHT for answer in known) >= 0.85 * len(known)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -226,13 +226,15 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
         ConfigError: an unknown strategy or parameter, a value that does not fit, or the same strategy twice.
     """
     specs = [parse_spec(text) for item in options.strategy for text in split_specs(item)]
-    tables = by_part(options.settings, ("", *PARTS, *(name for name, _ in specs)))
-    general = tables[""]
+    inner = {key: value for key, value in options.settings.items() if key.startswith("of.")}  # of a strategy of each
+    others = {key: value for key, value in options.settings.items() if key not in inner}
+    tables = by_part(others, ("", *PARTS, *(name for name, _ in specs)))
+    general = tables[""] | inner
     accepted = [list(options_of(STRATEGIES.load(name))) for name, _ in specs]
     if options.n is not None and not any("n" in names for names in accepted):
         raise ConfigError(f"--n has no effect: {', '.join(name for name, _ in specs)} has no parameter n")
     for key in general:
-        if not any(key in names for names in accepted):
+        if not any(key.partition(".")[0] in names for names in accepted):
             parameters = sorted({name for names in accepted for name in names} - {"scorer"})
             who = ", ".join(name for name, _ in specs)
             listed = ", ".join(parameters) or "none"
@@ -240,7 +242,7 @@ def resolve_strategies(options: StrategyOptions) -> list[StrategyChoice]:
     choices = []
     for (name, inline), names in zip(specs, accepted, strict=True):
         params: dict[str, object] = {} if options.n is None or "n" not in names else {"n": options.n}
-        params |= {key: value for key, value in general.items() if key in names}
+        params |= {key: value for key, value in general.items() if key.partition(".")[0] in names}
         params |= tables[name] | inline
         choice = StrategyChoice.of(name, params, label_of(name, inline))
         if isinstance(choice.params.get("policy"), str):

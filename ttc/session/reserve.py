@@ -2,9 +2,9 @@
 
 A strategy that asks about its samples (which is best, combine them) would spend a small budget on samples alone, and be
 a plain vote. So the first sample shows what one costs, and only as many more are drawn as leave the price of the
-questions about them. A question is taken to be as long as a sample; what the questions leave pays for another stage of
-samples, which meet the best so far. A budget that covers everything at full length changes nothing, and one that pays
-for no question about two samples is spent on samples.
+questions about them. The first question is taken to be as long as a sample, the next ones as those before; what they
+leave pays for another stage of samples, which meet the best so far. A budget that covers everything at full length
+changes nothing, and one that pays for no question about two samples is spent on samples.
 
 Cost: at most the budget. Left out: budgets in seconds, which end samples and questions alike.
 """
@@ -12,7 +12,7 @@ Cost: at most the budget. Left out: budgets in seconds, which end samples and qu
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import TypeAlias
 
 from ttc.concurrent import gather
@@ -25,7 +25,7 @@ Sample: TypeAlias = tuple[Candidate, Prompt]
 
 
 class Stages:
-    """The samples of one problem, stage by stage; private to a strategy, and changed by each call."""
+    """The samples of one problem, stage by stage, and the questions about them; changed by each call."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Stages:
         """
         self._session, self._prompt, self._n, self._scorer = session, prompt, n, scorer
         self._num_questions, self._shown = num_questions, shown
-        self._num_drawn = self._num_answers = self._num_asked = 0
-        self._drawing, self._asking = Usage(), Cost()
-        """What all samples and all questions have taken."""
-        self._usage = Usage()
-        """The session's when the last stage was drawn."""
+        self._num_drawn = self._num_answers = self._num_expected = self._num_asked = 0
+        """Samples, those with a final, the questions about them if all differed, and those that were asked."""
+        self._drawing, self._asking = Usage(), Usage()
+        self._assumed = self._question(session.sampling.max_tokens)
+        """What a question takes, before any was asked."""
 
     async def draw(self) -> list[Sample]:
         """Return the next samples, to be compared before the next call; none: there are no more.
@@ -59,41 +59,54 @@ class Stages:
             return []
         stage = await (self._next() if self._num_drawn else self._first())
         held, new = min(self._num_answers, 1), sum(candidate.final is not None for candidate, _ in stage)
-        self._num_asked += self._num_questions(held + new)
+        self._num_expected += self._num_questions(held + new)
         self._num_answers += new
-        self._usage = self._session.usage
         return stage
 
+    async def ask(self, questions: Sequence[tuple[Prompt, range]]) -> list[list[Completion]]:
+        """`ask_each`; what the questions take is what the next ones are expected to."""
+        replies = await ask_each(self._session, questions)
+        for completion in chain.from_iterable(replies):
+            self._num_asked += 1
+            self._asking += completion.usage
+        return replies
+
+    def times(self, num_questions: int, most: int) -> int:
+        """How often, up to `most`, the rest pays for asking each of so many questions; once in any case."""
+        return int(max(min(self._session.pays_for(self._price() * num_questions), most), 1))
+
     async def _first(self) -> list[Sample]:
-        session, longest = self._session, self._session.sampling.max_tokens
-        sample, question = draw_cost(session, self._prompt, longest), self._question(longest)
-        everything = sample * self._n + question * self._num_questions(self._n)
+        session = self._session
+        everything = draw_cost(session, self._prompt, session.sampling.max_tokens) * self._n
+        everything += self._assumed * self._num_questions(self._n)
         if self._n == 1 or self._scorer is not None or session.pays_for(everything) >= 1:
             stage = await self._sample(self._n)
             self._n = len(stage)
             return stage
         stage = await self._sample(1)
-        # Until questions show what they take, one as long as a sample is assumed to have been asked.
-        self._num_asked, self._asking = 1, self._question(self._drawing.generated)
+        self._assumed = self._question(self._drawing.generated)
         more = self._num_affordable(sum(candidate.final is not None for candidate, _ in stage))
-        if not more:
-            one = _cost_of(self._drawing) + self._asking
-            more = 1 if session.pays_for(one) >= 1 else self._n - 1
-        return stage + await self._sample(more)
+        if self._shown == 2:  # a first pair shows what a question takes, and has to meet in any case
+            more = min(more, 1)
+        return stage + await self._sample(more or self._n - 1)
 
     async def _next(self) -> list[Sample]:
-        self._asking += _cost_of(self._session.usage) + _cost_of(self._usage) * -1
         more = self._num_affordable(1) if self._num_answers else self._n - self._num_drawn
         if not more:
             self._session.narrow()
         return await self._sample(more)
 
     def _num_affordable(self, num_answers: int) -> int:
-        """How many more samples the rest pays for, and for comparing them with the answers that there are."""
-        sample, question = _cost_of(self._drawing) * (1 / self._num_drawn), self._asking * (1 / self._num_asked)
+        """How many more samples the rest pays for, and for comparing them with the answers that there are.
+
+        One more where it pays for a first question at all.
+        """
+        sample = _cost_of(self._drawing) * (1 / self._num_drawn)
+        question = self._price() * ((self._num_asked + 1) / (self._num_expected + 1))  # equal answers need none
         sizes = range(self._n - self._num_drawn, 0, -1)
         prices = ((size, sample * size + question * self._num_questions(num_answers + size)) for size in sizes)
-        return next((size for size, price in prices if self._session.pays_for(price) >= 1), 0)
+        most = next((size for size, price in prices if self._session.pays_for(price) >= 1), 0)
+        return most or int(not self._num_asked and self._session.pays_for(sample + self._assumed) >= 1)
 
     async def _sample(self, count: int) -> list[Sample]:
         prompt, numbers = self._prompt, range(self._num_drawn, self._num_drawn + count)
@@ -102,6 +115,10 @@ class Stages:
         self._num_drawn += len(completions)
         self._drawing = sum((completion.usage for completion in completions), self._drawing)
         return [(self._session.candidate(prompt, one), prompt.then(one)) for one in completions]
+
+    def _price(self) -> Cost:
+        """What a question takes, on average."""
+        return _cost_of(self._asking) * (1 / self._num_asked) if self._num_asked else self._assumed
 
     def _question(self, num_tokens: int) -> Cost:
         """What a question takes about samples of so many tokens that is as long as one."""

@@ -52,15 +52,15 @@ async def aggregate(
     at_most("aggregate", n, "n", k=k)
     at_least("aggregate", 0, rounds=rounds)
     if of is None:
-        population, width, reserved = await _first(session, n, k, rounds)
+        population, width, num_sure = await _first(session, n, k, rounds)
     else:
-        population, width, reserved = await _candidates_of(session, of), n, rounds
+        population, width, num_sure = await _candidates_of(session, of), n, rounds
     candidates = list(population)
     leader = vote(population, session.key)
     for number in range(rounds):
         if len(population) < (width if number or of is None else 1):
             break
-        if number >= reserved and session.pays_for(_combining(session, population, k) * width) < 1:
+        if number >= num_sure and session.pays_for(_combining(session, population, k) * width) < 1:
             session.narrow()
             break
         attempts_of = [_shown(session, population, k, number, place) for place in range(width)]
@@ -85,18 +85,18 @@ async def _first(session: Session, n: int, k: int, rounds: int) -> tuple[list[Ca
     prompt, longest = session.render(), session.sampling.max_tokens
     everything = draw_cost(session, prompt, longest) + draw_cost(session, prompt, longest, k) * rounds
     if session.pays_for(everything * n) >= 1:
-        completions, width, reserved = await session.generate(prompt, n), n, rounds
+        completions, width, num_sure = await session.generate(prompt, n), n, rounds
     else:
         completions = await session.generate(prompt, 1)
         length = max(completions[0].usage.generated, 1)
         sample, combining = draw_cost(session, prompt, length), draw_cost(session, prompt, length, k)
         plans = product(range(rounds, 0, -1), range(n, k - 1, -1))
         costs = ((sample * (width - 1) + combining * (width * num), num, width) for num, width in plans)
-        reserved, width = next(((num, width) for cost, num, width in costs if session.pays_for(cost) >= 1), (0, n))
+        num_sure, width = next(((num, width) for cost, num, width in costs if session.pays_for(cost) >= 1), (0, n))
         if width < n:
             session.narrow()
         completions += await session.generate(prompt, range(1, width), least=0)
-    return [session.candidate(prompt, completion) for completion in completions], width, reserved
+    return [session.candidate(prompt, completion) for completion in completions], width, num_sure
 
 
 def _combining(session: Session, population: Sequence[Candidate], k: int) -> Cost:

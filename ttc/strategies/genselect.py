@@ -26,7 +26,7 @@ from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, FinishReason, Message, Problem, Prompt
 from ttc.scorers.judge import harmless, problem_text
 from ttc.session.draws import MAX_SAMPLES, check_n
-from ttc.session.reserve import Stages, ask_each
+from ttc.session.reserve import Stages
 from ttc.session.session import Session
 from ttc.session.thinking import Split
 
@@ -71,7 +71,9 @@ async def genselect(problem: Problem, session: Session, *, n: int = 8, k: int = 
         candidates += [candidate for candidate, _ in stage]
         field += [candidate for candidate, _ in stage if candidate.final is not None]
         while len(field) > 1:
-            field = await _winners(session, _groups(field, group), k)
+            groups = _groups(field, group)
+            left = _num_questions(len(field), k=1, group=group)
+            field = await _winners(session, stages, groups, stages.times(left, k))
     return session.answer(field[0] if field else fallback(candidates), candidates)
 
 
@@ -91,13 +93,13 @@ def _groups(field: Sequence[Candidate], most: int) -> list[Sequence[Candidate]]:
     return [field[start:end] for start, end in pairwise(ends)]
 
 
-async def _winners(session: Session, groups: Sequence[Sequence[Candidate]], k: int) -> list[Candidate]:
+async def _winners(session: Session, stages: Stages, groups: Sequence[Sequence[Candidate]], k: int) -> list[Candidate]:
     """The member of each group that k questions name most often; of a group that is not asked about, that of a vote."""
-    asked = [members for members in groups if len(tally(members, session.key)) > 1]
-    questions = [_Question.of(session, members, i, k) for members in asked for i in range(k)]
-    replies = await ask_each(session, [(question.prompt, range(1)) for question in questions])
-    named = [question.named(session, reply) for question, reply in zip(questions, replies, strict=True)]
-    counts = Counter(candidate.path for candidate in named if candidate is not None)
+    contests = [members for members in groups if len(tally(members, session.key)) > 1]
+    questions = [_Question.of(session, members, i, k) for i in range(k) for members in contests]
+    replies = await stages.ask([(question.prompt, range(1)) for question in questions])
+    choices = [question.named(session, reply) for question, reply in zip(questions, replies, strict=True)]
+    counts = Counter(candidate.path for candidate in choices if candidate is not None)
     winners = (
         vote(members, session.key, lambda candidate: counts[candidate.path])
         if any(counts[candidate.path] for candidate in members)

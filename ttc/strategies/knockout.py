@@ -21,7 +21,7 @@ from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
 from ttc.scorers.judge import compare, verdict
 from ttc.session.draws import MAX_SAMPLES, check_n
-from ttc.session.reserve import Stages, ask_each
+from ttc.session.reserve import Stages
 from ttc.session.session import Session
 
 _POINTS = {"A": 1.0, "B": -1.0}
@@ -47,15 +47,15 @@ async def knockout(
     at_most("knockout", MAX_SAMPLES, k=k)
     candidates: list[Candidate] = []
     field: list[Candidate] = []
-    match = _Match(session, k, scorer)
     stages = Stages(session, session.render(), n, num_questions=lambda num: k * max(num - 1, 0), shown=2, scorer=scorer)
+    match = _Match(session, stages, scorer)
     while stage := await stages.draw():
         match.texts |= {candidate.path: whole for candidate, whole in stage}
         candidates += [candidate for candidate, _ in stage]
         field += [candidate for candidate, _ in stage if candidate.final is not None]
         while len(field) > 1:
             pairs = list(zip(field[::2], field[1::2], strict=False))
-            winners = await match.play(pairs)
+            winners = await match.play(pairs, stages.times(len(field) - 1, k))
             field = field[2 * len(pairs) :] + winners  # an answer without a rival plays first in the next round
     return session.answer(field[0] if field else fallback(candidates), candidates)
 
@@ -66,39 +66,39 @@ Pair: TypeAlias = tuple[Candidate, Candidate]
 class _Match:
     """Plays the matches of a round."""
 
-    def __init__(self, session: Session, k: int, scorer: Scorer | None) -> None:
-        self._session, self._k, self._scorer = session, k, scorer
+    def __init__(self, session: Session, stages: Stages, scorer: Scorer | None) -> None:
+        self._session, self._stages, self._scorer = session, stages, scorer
         self.texts: dict[Path, Prompt] = {}
         """The whole path of each answer, which a scorer reads."""
 
-    async def play(self, pairs: Sequence[Pair]) -> list[Candidate]:
+    async def play(self, pairs: Sequence[Pair], k: int) -> list[Candidate]:
         """Return the winners; a match without enough budget or context is decided like a tie."""
         key = self._session.key
-        played = [pair for pair in pairs if not same_class(key(pair[0].final or ""), key(pair[1].final or ""))]
-        leads = dict(zip(played, await self._leads(played), strict=True))
+        rivals = [pair for pair in pairs if not same_class(key(pair[0].final or ""), key(pair[1].final or ""))]
+        leads = dict(zip(rivals, await self._leads(rivals, k), strict=True))
         return [_winner(pair, leads.get(pair, 0.0)) for pair in pairs]
 
-    async def _leads(self, pairs: Sequence[Pair]) -> list[float]:
+    async def _leads(self, pairs: Sequence[Pair], k: int) -> list[float]:
         """By how much the first of each pair leads."""
         if self._scorer is None:
-            return await self._asked(pairs)
+            return await self._asked(pairs, k)
         return await gather(self._scored(pair, self._scorer) for pair in pairs)
 
     async def _scored(self, pair: Pair, scorer: Scorer) -> float:
         one, other = await self._session.score(scorer, [self.texts[candidate.path] for candidate in pair])
         return 0.0 if one.value is None or other.value is None else one.value - other.value
 
-    async def _asked(self, pairs: Sequence[Pair]) -> list[float]:
+    async def _asked(self, pairs: Sequence[Pair], k: int) -> list[float]:
         """Ask k times about each, the odd ones in the other order.
 
         The questions are below the first answer's path, at the number of the second one, so that two answers are
         compared by the same draws whatever n is.
         """
-        orders = range(min(self._k, 2))
+        orders = range(min(k, 2))
         questions = [
-            (self._question(pair, order), range(len(range(order, self._k, 2)))) for pair in pairs for order in orders
+            (self._question(pair, order), range(len(range(order, k, 2)))) for pair in pairs for order in orders
         ]
-        replies = await ask_each(self._session, questions)
+        replies = await self._stages.ask(questions)
         votes = [self._votes(prompt, reply) for (prompt, _), reply in zip(questions, replies, strict=True)]
         return [votes[at] - sum(votes[at + 1 : at + len(orders)]) for at in range(0, len(votes), len(orders))]
 
