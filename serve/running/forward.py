@@ -37,7 +37,10 @@ from serve.running.events import (
 from serve.running.plan import RequestPlan
 from serve.running.upstreams import Upstreams, home_of
 from serve.running.watch import Board
-from ttc import answers, seeds
+from ttc import seeds
+from ttc.answers.keys import classes
+from ttc.answers.kinds import extract, same_form
+from ttc.answers.kinds import key as answer_key
 from ttc.concurrent import gather
 from ttc.core import FILTERED, Answer, Event, Message, Sampling, ThinkState, Usage
 from ttc.engines.openai.wire import (
@@ -100,14 +103,14 @@ class _Reply:
         if self.finish not in ("stop", "tool_calls"):
             return None
         calls = [_spelled(call["function"]) for call in self.tool_calls]
-        return "; ".join(sorted(calls)) or answers.same_form(self.content) or answers.extract(self.content, kind).final
+        return "; ".join(sorted(calls)) or same_form(self.content) or extract(self.content, kind).final
 
     def key(self, final: str | None, kind: str) -> str:
         """Equal keys are one class of a vote; empty when this reply has nothing to vote for."""
         if final is None:
             return ""
-        is_form = bool(self.tool_calls) or answers.same_form(self.content) is not None
-        return f"form:{final}" if is_form else f"final:{answers.key(final, kind)}"
+        is_form = bool(self.tool_calls) or same_form(self.content) is not None
+        return f"form:{final}" if is_form else f"final:{answer_key(final, kind)}"
 
 
 def _switch(request: ServeRequest) -> ThinkState:
@@ -161,7 +164,7 @@ async def execute_forward(
     replies = await gather(one(index) for index in range(num_draws))
     finals = [None if plan.direct else reply.final(plan.answer_kind) for reply in replies]
     keys = [reply.key(final, plan.answer_kind) for reply, final in zip(replies, finals, strict=True)]
-    class_of = answers.classes(keys)
+    class_of = classes(keys)
     keys = [class_of[key] for key in keys]
     winner = 0 if plan.direct else _vote(keys)
     board.take(Event("select", (winner,)))
