@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from ttc.answers.extract import MAX_FINAL
 from ttc.answers.kinds import KINDS
-from ttc.answers.shapes import text_key
+from ttc.answers.words import text_key
 from ttc.config.recipes import dump
 from ttc.config.values import nearest
 from ttc.core import Json, Message, Problem, Sampling, TargetLike, written

@@ -31,7 +31,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ttc.answers.nodes import PERCENTS, SIDE_BY_SIDE, UNITS, Term, duration, is_unit, known_unit, many, num
-from ttc.answers.tokens import ONES, Alternatives, Token, TooLarge, Unparsed, designation, in_words, tokens
+from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
+from ttc.answers.words import ONES, designation, in_words
 
 RELATIONS = {
     "=": "=",

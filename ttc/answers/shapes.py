@@ -23,7 +23,6 @@ vote and `ttc.verifiers.maths.comparing` beside a target.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from itertools import pairwise
 
 from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY
 from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num
-from ttc.answers.tokens import MAX_CHARS
+from ttc.answers.words import text_key
 
 _NUMBERS = {
     "real numbers": "R", "reals": "R", "integers": "Z", "rational numbers": "Q", "natural numbers": "N",
@@ -766,7 +765,7 @@ def components(node: Term, number: int) -> list[Term]:
     return [num(0) if item is None else item for item in parts[:number]]
 
 
-# -- one spelling of a time, a residue and words -----------------------------------------------------------------------
+# -- one spelling of a time and a residue -----------------------------------------------------------------------------
 _NOON = 12
 
 
@@ -783,79 +782,3 @@ def least_residue(node: Term) -> Fraction | None:
     values = [exact(item.args[0]) if item.op == "scalar" else None for item in node.args[:2]]
     residue, modulus = values
     return residue % modulus if residue is not None and modulus is not None and modulus > 0 else None
-
-
-_STYLE = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|emph|operatorname)\s*\{([^{}]*)\}"
-)
-r"""Words in a style: `\text{yes}`, `\textbf{yes}`."""
-_ESCAPED = re.compile(r"\\([&%_#${}])")
-r"""A sign that LaTeX wants a backslash before: `\%`, `\}`."""
-_TIED = re.compile(r"(?<=\w)(?:~|\\[ ,])(?=\w)")
-"""What LaTeX writes for a space between words: `New~York`."""
-_MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)
-r"""A formula as a whole: `$x$`, `\(x\)`."""
-
-
-_EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)\.?")
-QUOTES = "\"'`“”„‘’‚«»"
-"""Quotation marks, which are no part of the words inside."""
-
-
-def undressed(text: str) -> str:
-    r"""Words without what LaTeX and Markdown put around them: \text{..}, $..$, **..**, *..*, \& for &, ~ for space."""
-    text = text.strip()
-    if emphasis := _EMPHASIS.fullmatch(text):
-        text = emphasis["words"].strip()
-    if formula := _MATHS_MARKS.fullmatch(text):
-        text = formula[1] or formula[2]
-    return _ESCAPED.sub(r"\1", _TIED.sub(" ", _STYLE.sub(r"\1", text)))
-
-
-_LITERAL = re.compile(r"[\[({].*[\])}]", re.DOTALL)
-"""A list, a tuple or a mapping as a program prints it."""
-_QUOTED = re.compile(r"('[^'\\\n]*'|\"[^\"\\\n]*\")")
-_BESIDE_A_MARK = re.compile(r"\s*([\[\](){},:])\s*")
-
-
-def literal_spelling(words: str) -> str:
-    """A printed list, tuple or mapping in one spelling, [1,2] for [1, 2] and 'a' for "a"; all else as it is."""
-    if not _LITERAL.fullmatch(words):
-        return words
-    pieces = _QUOTED.split(words)
-    plain_quotes = (f"'{piece[1:-1]}'" if piece[:1] == '"' and "'" not in piece else piece for piece in pieces[1::2])
-    return "".join(
-        between + quoted
-        for between, quoted in zip(
-            (_BESIDE_A_MARK.sub(r"\1", piece) for piece in pieces[::2]), (*plain_quotes, ""), strict=True
-        )
-    )
-
-
-def text_key(final: str) -> str:
-    """The class of words: case, white space, outer quotes and marks of LaTeX and Markdown do not matter."""
-    words = " ".join(undressed(final).split()).strip(QUOTES).rstrip(".").casefold()
-    words = literal_spelling(words)
-    return words if len(words) <= MAX_CHARS else hashed(words)
-
-
-_ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{3})")
-
-
-def word_key(node: Term) -> str:
-    """The class of a text without an article before it: a parabola is what `parabola` is; kinds of numbers in order."""
-    words = _ARTICLE.sub("", text_key(node.args[0]), count=1)
-    kinds = words.split()
-    return " ".join(sorted({*kinds} - {"all"})) if _OF_NUMBERS.issuperset(kinds) else words
-
-
-_OF_NUMBERS = frozenset({
-    "all", "odd", "even", "positive", "negative", "nonnegative", "non-negative", "real", "rational", "irrational",
-    "natural", "whole", "prime", "integers", "numbers",
-})  # fmt: skip
-"""Words that say which numbers are meant, in any order: all odd positive integers."""
-
-
-def hashed(text: str) -> str:
-    """The class of a text too long to look at."""
-    return "#" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

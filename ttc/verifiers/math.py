@@ -43,8 +43,9 @@ from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
 from ttc.answers.keys import spelling_key
 from ttc.answers.kinds import OPPOSITES, unit_after, verdict_of
 from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, renamed, unit
-from ttc.answers.shapes import shape, text_key
+from ttc.answers.shapes import shape
 from ttc.answers.tokens import TooLarge, Unparsed, plain
+from ttc.answers.words import text_key
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError

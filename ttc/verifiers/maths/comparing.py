@@ -48,7 +48,8 @@ from ttc.answers.nodes import (
     unit_and_way,
     unit_words,
 )
-from ttc.answers.shapes import AXES, by_clock, components, entries, in_letters, least_residue, matrix_rows, word_key
+from ttc.answers.shapes import AXES, by_clock, components, entries, in_letters, least_residue, matrix_rows
+from ttc.answers.words import word_key
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
