@@ -114,8 +114,13 @@ MAX_HOUR = 12
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 
 
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
 def parse(text: str) -> Term:
     """Return the tree of a plain answer (see `tokens.plain`). Raises Unparsed, or TooLarge beyond a cap."""
+    if _INTEGER.fullmatch(text):  # as most answers are
+        return parse_expression(text)
     spelling = designation(text)
     if spelling:
         return Term("designation", (spelling,))
