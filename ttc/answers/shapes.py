@@ -23,6 +23,7 @@ vote and `ttc.verifiers.maths.comparing` beside a target.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,8 +31,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY
+from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY, parse
 from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num
+from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.answers.words import text_key
 
 _NUMBERS = {
@@ -76,6 +78,18 @@ def shape(node: Term) -> Term:
     """Return the shape of a parsed answer."""
     rule = _SHAPE_RULES.get(node.op)
     return rule(node) if rule else _scalar(node)
+
+
+@functools.lru_cache(maxsize=4096)
+def shape_of(text: str) -> Term | None:
+    """The shape of a plain answer, or None where it is not in the grammar. Raises TooLarge beyond a cap."""
+    try:
+        return shape(parse(text))
+    except TooLarge:
+        raise
+    except Unparsed:
+        # Not in the grammar; a size cap, which is an Unparsed too, has been passed on.
+        return None
 
 
 def _words(node: Term) -> Term:
