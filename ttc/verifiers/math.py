@@ -276,6 +276,7 @@ _STATISTIC = re.compile(
 """What is said of a matrix, a chance or a solution, which is not told from a number later: Var(X) = 3."""
 _NO_VALUE = re.compile(r"\A\s*,|\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
 """What makes of a letter and what is behind it more, or less, than one choice."""
+_INTEGER = re.compile(r"-?[0-9]+")
 _LOGIC = re.compile(r"\\(?:neg|land|lor|to|implies|iff)(?![A-Za-z])")
 """Signs of a formula of logic."""
 
@@ -288,7 +289,9 @@ def weigh(
     Raises TooLarge beyond the grammar's caps.
     """
     left, right = _plain(gold), _plain(answer)
-    (left, letter), (right, _) = without_domain(left, right, is_gold=True), without_domain(right, left, is_gold=False)
+    are_integers, letter = bool(_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)), ""
+    if not are_integers:  # which leave nothing open
+        (left, letter), (right, _) = without_domain(left, right, True), without_domain(right, left, False)
     if decision := _by_text(gold, answer, left, right, question):
         return decision
     first, second = shape_of(left), shape_of(right)
@@ -300,7 +303,8 @@ def weigh(
         second = shape_of(_plain(verdict_of(right)))  # Yes, with a reason
     if second is None:
         return False, UNPARSED
-    first, second = read_beside(first, left, second, right, letter, question)
+    if not are_integers:
+        first, second = read_beside(first, left, second, right, letter, question)
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_alike(first, second)

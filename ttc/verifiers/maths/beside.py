@@ -64,7 +64,7 @@ _DOMAINS = (
 """What is said of the letter of a family of values, by how it is said."""
 
 
-def without_domain(text: str, other: str, is_gold: bool) -> tuple[str, str]:
+def without_domain(text: str, other: str, is_gold: bool, /) -> tuple[str, str]:
     """A text without what its letter runs over, and the letter, which may have another name where it is any number.
 
     An answer may say what its letter runs over where the gold does not.
