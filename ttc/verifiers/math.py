@@ -38,10 +38,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
-from ttc.answers.extract import MAX_BOXES, OR_WORD, answers_of_parts, labelled
+from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.keys import spelling_key
 from ttc.answers.kinds import OPPOSITES, unit_after, verdict_of
-from ttc.answers.nodes import Term, duration, exact, unit
+from ttc.answers.nodes import Term, exact, unit
 from ttc.answers.shapes import shape_of
 from ttc.answers.tokens import TooLarge, plain
 from ttc.answers.words import text_key
@@ -70,6 +70,7 @@ from ttc.verifiers.maths.comparing import (
     as_ratio,
     read_alike,
 )
+from ttc.verifiers.maths.parts import answers_of_parts, labelled, whole_of
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
     MAX_S,
@@ -181,7 +182,7 @@ class MathVerifier(TargetVerifier[Target]):
         in_order = not OR_WORD.search(text, *(hit.span or ()))
         for gold in goal.answers:
             try:
-                whole = _whole(_bare(gold), hit.parts, in_order)
+                whole = whole_of(_bare(gold), hit.parts, in_order)
                 if all(quick(_bare(gold), part, self._policy_for(goal)) for part in hit.parts[:MAX_BOXES]):
                     return Extraction(hit.parts[0], hit.span, "boxes")
             except TooLarge:
@@ -382,23 +383,6 @@ def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
     return weigh(gold, answer, policy)[0]
 
 
-def _whole(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
-    """Parts as one answer of the gold's kind: a set, a tuple where they are `in_order`, a time; None where none is.
-
-    Raises TooLarge.
-    """
-    contents = ", ".join(parts)
-    node, is_time = shape_of(_plain(gold)), _is_time(contents)
-    node = node.args[1] if node is not None and node.op == "named" else node
-    if node is None:
-        return None
-    if node.op in ("quantity", "duration"):
-        return contents if is_time else None
-    if len(node.args) != len(parts):
-        return None
-    return contents if node.op == "set" else f"({contents})" if node.op == "tuple" and in_order else None
-
-
 def _with_unit(extraction: Extraction, text: str) -> Extraction:
     r"""An answer with the unit behind it: of "It takes 2 hours." or `\boxed{2}$ hours` the answer in minutes is 120."""
     end = extraction.span[1] if extraction.span else len(text)
@@ -460,9 +444,3 @@ def _card(name: str, version: str, pool: Pool) -> Card:
 
 
 _plain = functools.lru_cache(maxsize=4096)(plain)
-
-
-def _is_time(text: str) -> bool:
-    """Whether a list is one time in several units."""
-    node = shape_of(_plain(text))
-    return node is not None and node.op == "set" and duration(node.args) is not None
