@@ -11,6 +11,7 @@ comments, macros, verbatim.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Callable
@@ -289,55 +290,67 @@ def _repeated(match: re.Match[str]) -> str:
     return ", ".join([match["root"]] * int(match["times"] or match["number"]))
 
 
-_ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+class _Seldom:
+    """A pattern that is compiled when it is first needed."""
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self._source = pattern, flags
+
+    @functools.cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern."""
+        return re.compile(*self._source)
+
+
+_ALIASES: tuple[tuple[str, _Seldom, str | Callable[[re.Match[str]], str]], ...] = (
     # Layout and marks that say nothing.
-    (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
-    (r"\math", re.compile(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
+    (r"\\[", _Seldom(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
+    (r"\math", _Seldom(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
     (
         r"\math",
-        re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())"),
+        _Seldom(r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())"),
         r"\1\2",
     ),
-    ("{", re.compile(r"\{\s?([-+:])\s?\}"), r"\1"),
-    (".", re.compile(r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)"), r"\1{\2}"),
-    ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
+    ("{", _Seldom(r"\{\s?([-+:])\s?\}"), r"\1"),
+    (".", _Seldom(r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)"), r"\1{\2}"),
+    ("check", _Seldom(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
     # Relations and operations.
-    (r"\not", re.compile(r"\\not\s*="), r"\\ne "),
-    (r"\mid", re.compile(r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])"), "|"),
-    ("...", re.compile(r"(?<!\d)\.\.\."), r"\\dots "),
-    ("<=", re.compile(r"<="), r"\\le "),
-    (">=", re.compile(r">="), r"\\ge "),
-    ("!=", re.compile(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
-    ("**", re.compile(r"\*\*(?=[\w({\\-])"), "^"),
-    ("x", re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
-    (r"\times", re.compile(r"(?<=\d)\s*\\times\s*\Z"), ""),
-    (r"\equiv", re.compile(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
-    (r"\equiv", re.compile(r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)"), r"\1(x)="),
+    (r"\not", _Seldom(r"\\not\s*="), r"\\ne "),
+    (r"\mid", _Seldom(r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])"), "|"),
+    ("...", _Seldom(r"(?<!\d)\.\.\."), r"\\dots "),
+    ("<=", _Seldom(r"<="), r"\\le "),
+    (">=", _Seldom(r">="), r"\\ge "),
+    ("!=", _Seldom(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
+    ("**", _Seldom(r"\*\*(?=[\w({\\-])"), "^"),
+    ("x", _Seldom(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
+    (r"\times", _Seldom(r"(?<=\d)\s*\\times\s*\Z"), ""),
+    (r"\equiv", _Seldom(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
+    (r"\equiv", _Seldom(r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)"), r"\1(x)="),
     (
         "=",
-        re.compile(
+        _Seldom(
             r"(?<=[\w})])(?:[\s,]|\\[ ,;:])*\(?(?:\\text\s?\{)?\s*\(?"
             r"(?:attained |achieved |reached )?(?:at|when|for)\s*\}?\s*[a-z]"
             r"(?:\s?=(?:\\[a-z]+|(?![A-Za-z]{2})[^(),;=]){1,30}){1,3}\)?\}?\s*\Z"
         ),
         "",
     ),
-    ("O", re.compile(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
-    ("^", re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
-    ("d", _LEIBNIZ, _primed),
-    (r"\partial", _PARTIAL, _subscripted),
-    ("mapsto", re.compile(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
-    ("const", re.compile(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
+    ("O", _Seldom(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
+    ("^", _Seldom(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
+    ("d", _Seldom(_LEIBNIZ.pattern), _primed),
+    (r"\partial", _Seldom(_PARTIAL.pattern), _subscripted),
+    ("mapsto", _Seldom(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
+    ("const", _Seldom(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
     # Brackets and sets.
-    ("left<", re.compile(r"\\left\s?<"), r"\\langle "),
-    ("right>", re.compile(r"\\right\s?>"), r"\\rangle "),
-    ("<", re.compile(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
-    ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
-    (r"\mathbb", re.compile(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
-    (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
+    ("left<", _Seldom(r"\\left\s?<"), r"\\langle "),
+    ("right>", _Seldom(r"\\right\s?>"), r"\\rangle "),
+    ("<", _Seldom(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
+    ("{", _Seldom(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
+    (r"\mathbb", _Seldom(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
+    (r"\mathbb", _Seldom(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
     (
         "except",
-        re.compile(
+        _Seldom(
             r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
             r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
             re.IGNORECASE,
@@ -346,45 +359,45 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "all",
-        re.compile(
+        _Seldom(
             r"\A\\text\s?\{\s*(?:for )?(?:all|any|every)"
             r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
             r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))"
         ),
         "",
     ),
-    (r"\text", re.compile(r"\\text\s?\{\s*([,.:])\s*\}"), r"\1"),
-    ("%", re.compile(r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])"), r"\\% \1"),
+    (r"\text", _Seldom(r"\\text\s?\{\s*([,.:])\s*\}"), r"\1"),
+    ("%", _Seldom(r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])"), r"\\% \1"),
     (
         " is the ",
-        re.compile(
+        _Seldom(
             r"\\text\s?\{\s*is the (?:only |unique |final )?(?:answer|solution|value|integer|number|root)\s*\}\s*\Z"
         ),
         "",
     ),
-    ("only", re.compile(r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)"), ""),
-    (r"\begin", re.compile(r"\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", re.DOTALL), _cases),
+    ("only", _Seldom(r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)"), ""),
+    (r"\begin", _Seldom(r"\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", re.DOTALL), _cases),
     (
         "|",
-        re.compile(r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z"),
+        _Seldom(r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z"),
         r"\1(\2, \3)",
     ),
     (
         "multiplicity",
-        re.compile(
+        _Seldom(
             r"(?<![\\A-Za-z])(?P<root>(?:(?!\\text|\band\b)[^,;{}]|\{[^{}]*\}){1,80}?)(?:\s|\\[ ,;])*\(?"
             r"\\text\s?\{[\s,(]*(?:with |of )?multiplicity\s*(?P<times>[1-9])?\)?\s*\}"
             r"(?(times)|\s*(?P<number>[1-9]))\s*\)?(?=\s*(?:[,;]|\\text\s?\{\s*(?:,|and)|and\b|\Z))"
         ),
         _repeated,
     ),
-    (",", re.compile(r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
-    ("\\", re.compile(r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
+    (",", _Seldom(r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
+    ("\\", _Seldom(r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
     # Numerals, and words before or behind them.
-    ("0", re.compile(r"\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", re.I), _in_base),
+    ("0", _Seldom(r"\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", re.I), _in_base),
     (
         "base",
-        re.compile(
+        _Seldom(
             r"(?<=\d)(?:\s|\\[ ,;:])*\(?\\?(?:text\s?\{|mathrm\s?\{)?\s*\(?(?:in )?base\s*\}?"
             r"\s*(\d{1,2})\s*\)?\s*\}?\s*\Z"
         ),
@@ -392,19 +405,19 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "base",
-        re.compile(r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}"),
+        _Seldom(r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}"),
         r"_{\1\2}",
     ),
-    ("E", re.compile(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
-    ("from", re.compile(r"\A(\\text\s?\{\s*)?from (?=\d)"), r"\1"),
-    ("", re.compile(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
-    ("%", CHANGE, lambda match: match["before"] or match["behind"]),
-    (" o", re.compile(_ONE_OF.format("out of")), _share),
-    (" in ", re.compile(_ONE_OF.format("in")), _share),
-    ("a factor of", re.compile(r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
+    ("E", _Seldom(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
+    ("from", _Seldom(r"\A(\\text\s?\{\s*)?from (?=\d)"), r"\1"),
+    ("", _Seldom(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
+    ("%", _Seldom(CHANGE.pattern, CHANGE.flags), lambda match: match["before"] or match["behind"]),
+    (" o", _Seldom(_ONE_OF.format("out of")), _share),
+    (" in ", _Seldom(_ONE_OF.format("in")), _share),
+    ("a factor of", _Seldom(r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
     (
         "(",
-        re.compile(
+        _Seldom(
             r"(?<=[\w})])(?:\s|\\[ ,;:])*"
             r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
             r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z"
@@ -413,19 +426,19 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "(",
-        re.compile(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
+        _Seldom(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
         r" \\approx \1",
     ),
     # Units.
-    ("'", re.compile(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
+    ("'", _Seldom(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
     (
         " in the ",
-        re.compile(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
+        _Seldom(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
         lambda match: " AM" if match[1] else " PM",
     ),
     (
         "(",
-        re.compile(
+        _Seldom(
             r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z][A-Za-z ]{0,25})\)\s?(?(1)\})[\s.]*"
             r"(?:\\[;,]|\s)*\Z"
         ),
@@ -433,32 +446,32 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "(",
-        re.compile(
+        _Seldom(
             r"(?:(?<=[\d})°])|(?<=circ))\s*(?:\\[,;: ]\s*)?\\(?:text|mathrm)\s?\{\s?"
             r"\((?:(?:option|choice) [A-E]|(?:counter)?clockwise|approximately|exactly|exact)\)\s?\}\s*\Z"
         ),
         "",
     ),
-    (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
-    ("o", re.compile(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
+    (r"\circ", _Seldom(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
+    ("o", _Seldom(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
     (
         "s",
-        re.compile(
+        _Seldom(
             r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)"
         ),
         r" \\text{Hz}",
     ),
     (
         "Rs",
-        re.compile(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
+        _Seldom(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
         " INR ",
     ),
     (
         " a",
-        re.compile(r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)"),
+        _Seldom(r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)"),
         " per ",
     ),
-    ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
+    ("US", _Seldom(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
 )
 """What a spelling has in it, the spelling, and the one that stands for it."""
 
@@ -511,7 +524,7 @@ def _with_plain_commands(text: str) -> str:
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     text = _rewritten(text)
     for sign, pattern, replacement in _ALIASES:
-        text = pattern.sub(replacement, text) if sign in text else text
+        text = pattern.compiled.sub(replacement, text) if sign in text else text
     return text
 
 
