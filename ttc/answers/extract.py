@@ -701,7 +701,7 @@ def _unless(hedge: Hedge, hit: Extraction) -> Extraction:
     return hit
 
 
-_FINAL_ANSWER = re.compile(r"^[ \t]*[#*]{0,6}[ \t]*final\s+answer\b", re.IGNORECASE | re.MULTILINE)
+_FINAL_ANSWER = re.compile(r"^[ \t]*+[#*]{0,6}[ \t]*+final\s+answer\b", re.IGNORECASE | re.MULTILINE)
 """The head of a section, or the line, that gives the answer in the end."""
 _NUMBER_INSIDE = re.compile(r"\d")
 
