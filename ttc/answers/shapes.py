@@ -579,7 +579,7 @@ def _equation(operands: list[Term], node: Term) -> Term:
         return Term("rel", node.args)  # n = n + 1 gives n no value
     if (name := _name(first)) and _consistent(operands[1:]) and not _is_product(name, last):
         return Term("named", (name, shape(last)))
-    if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first):
+    if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first) and not _is_product(name, first):
         return Term("named", (name, shape(first)))
     if _label(first) and not any(operand.symbols() for operand in operands[1:]) and _consistent(operands[1:]):
         return Term("named", (_label_name(first), shape(last)))
@@ -668,13 +668,20 @@ def _name_of_two(letter: str, argument: str) -> str:
         return f"Delta {argument}"
     is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
     is_function |= letter.endswith("'") and letter[0] != "y"
+    is_function |= _without_mark(letter) == "r" and argument == "t"
     return f"{letter}({argument})" if is_function else ""
 
 
+def _without_mark(letter: str) -> str:
+    """A letter without an arrow or a hat above it."""
+    return letter.rpartition(":")[2]
+
+
 def _is_product(name: str, value: Term) -> bool:
-    """Whether y(x) is y times x, as in y x = 5, where nothing hangs on x."""
+    """Whether y(x) is y times x, as in y x = 5, and r(t) is r times t, where nothing hangs on the second letter."""
     letter, _, argument = name.partition("(")
-    return bool(argument) and letter.rstrip("'") == "y" and argument[:-1] not in value.symbols()
+    is_either = _without_mark(letter).rstrip("'") in ("y", "r")
+    return bool(argument) and is_either and argument[:-1] not in value.symbols()
 
 
 def _two_bounds(node: Term) -> Term:

@@ -409,6 +409,7 @@ _ALIASES: tuple[tuple[str, _Seldom, str | Callable[[re.Match[str]], str]], ...] 
         r"_{\1\2}",
     ),
     ("E", _Seldom(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
+    ('"', _Seldom(r'\A"([A-Za-z][A-Za-z -]*)"\Z'), r"\1"),
     ("from", _Seldom(r"\A(\\text\s?\{\s*)?from (?=\d)"), r"\1"),
     ("", _Seldom(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
     ("%", _Seldom(CHANGE.pattern, CHANGE.flags), lambda match: match["before"] or match["behind"]),

@@ -586,7 +586,7 @@ def _names_another(node: Term, other: Term) -> bool:
     return any(item.op == "named" and item.args[0].partition("_")[0] != node.args[0] for item in other.args)
 
 
-_PLACES = frozenset({"r", "vec:r", "(x,y)", "(x,y,z)"})
+_PLACES = frozenset({"r", "vec:r", "r(t)", "vec:r(t)", "(x,y)", "(x,y,z)"})
 """What the points of a line are called."""
 
 
