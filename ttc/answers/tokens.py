@@ -44,6 +44,8 @@ _SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
 _ROOT_OF_RUN = re.compile(r"\\sqrt(\[3\])? ?(\d+(?:\.\d+)?|[A-Za-z])")
 r"""A root without braces, with the number or the letter below it: `\sqrt 12`, `\sqrt x`."""
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
+_SIZED = re.compile(r"(?<=\d)([万萬億亿만억])(?=[^\W\d_])")
+"""A size behind a number and before what is counted, as East Asian languages write both: 3万円."""
 # -- layout ------------------------------------------------------------------------------------------------------------
 _WRAPPERS = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|mathstrut)(?![A-Za-z])\.?"
@@ -477,7 +479,7 @@ _ALIASES: tuple[tuple[str, _Seldom, str | Callable[[re.Match[str]], str]], ...] 
 """What a spelling has in it, the spelling, and the one that stands for it."""
 
 
-_ESCAPED = re.compile(r"(?=.*\\\\[A-Za-z]{2})(?:[^\\]|\\\\)*", re.DOTALL)
+_ESCAPED = re.compile(r"(?=.*\\\\(?:[A-Za-z]{2}|[(\[]))(?:[^\\]|\\\\)*", re.DOTALL)
 r"""LaTeX as a JSON string has it, each backslash twice: `\\frac{1}{2}`."""
 
 
@@ -728,7 +730,7 @@ def _unframed(text: str) -> str:
 def _ascii(text: str) -> str:
     text = _SUPER_RUN.sub(lambda m: "^{" + "".join(_SUPER[c] for c in m[0]) + "}", text)
     text = _SUB_RUN.sub(lambda m: "_{" + "".join(_SUB[c] for c in m[0]) + "}", text)
-    text = _VULGAR.sub(_vulgar, text)
+    text = _SIZED.sub(r"\1 ", _VULGAR.sub(_vulgar, text))
     text = text.translate(_TABLE)
     text = _ROOT_OF_RUN.sub(lambda m: rf"\sqrt{m[1] or ''}{{{m[2]}}}", text)
     text = unicodedata.normalize("NFKC", text).translate(_TABLE)

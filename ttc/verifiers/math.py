@@ -397,7 +397,8 @@ def _with_unit(extraction: Extraction, text: str) -> Extraction:
 
 
 _BEHIND_BOX = re.compile(
-    r"\}\s?(?:\$\$?|\\\)|\\\])\s(?!in\s)(?P<unit>[A-Za-z]{2,14})(?![A-Za-z/^])(?! (?:per|squared|cubed)\b)"
+    r"\}\s?(?:\$\$?|\\\)|\\\])\s(?!in\s)"
+    r"(?P<unit>[A-Za-z]{1,14}/[A-Za-z]{1,10}(?:\^?[23])?|[A-Za-z]{2,14})(?![A-Za-z/^])(?! (?:per|squared|cubed)\b)"
 )
 r"""A word behind a formula that ends with a box: `$\boxed{5}$ miles`."""
 _AMOUNT = re.compile(r"[-\d.,{}\s]+|\d*\s*\\[dt]?frac\s?\{\d+\}\s?\{\d+\}")

@@ -41,11 +41,13 @@ def _read_together(gold: Term, answer: Term, question: str) -> tuple[Term, Term]
 
 
 # -- what a letter runs over -------------------------------------------------------------------------------------------
+_SECOND = r"(?:(?:\s*,\s*|\s*\\text\s?\{\s*and\s*\}\s*)[A-Za-z](?:_\d)?)?"
+"""A second letter of which the same is said, which is no factor of the value before it."""
 _QUALIFIED = re.compile(
-    r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+|(?=\\text))"
+    r"(?P<value>.*?[^\s,;])(?:(?P<comma>\s*[,;]\s*)|\s+|(?=\\text))"
     r"(?P<words>\\text\s?\{[\s,]*(?:(?:for|where|with)(?: (?:all|any|every|each|some))?)?"
     r"(?: (?:real|positive|arbitrary|fixed|non-?negative|natural))*(?: (?:constants?|integers?|numbers?))?\s*\})?\s*"
-    r"(?P<open>\()?(?P<letters>[A-Za-z](?:_\d)?(?:(?:\s*,\s*|\s*\\text\s?\{\s*and\s*\}\s*)[A-Za-z](?:_\d)?)?)\s*"
+    rf"(?P<open>\()?(?P<letters>[A-Za-z](?:_\d)?(?(comma){_SECOND}|(?(words){_SECOND}|)))\s*"
     r"(?P<bound>(?:>|\\ge)\s*[01]|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?"
     r"|\\ne\s*-?\d+(?:\s*,\s*-?\d+)*"
     r"|\\text\s?\{\s*is an?y? (?:arbitrary |real |positive )*(?:constant|integer|number)\s*\})?\s*(?(open)\)\s*)"
