@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 from ttc.answers.extract import MAX_FINAL
 from ttc.answers.kinds import KINDS
-from ttc.answers.shapes import text_key
+from ttc.answers.words import text_key
 from ttc.config.plugins import PluginShape
 from ttc.config.recipes import dump, load_toml, split_model, user_file
 from ttc.config.registry import Registry

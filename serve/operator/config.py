@@ -23,7 +23,7 @@ from typing import Any
 from serve.operator.keys import NANO, Key, read_keys
 from serve.requests.fields import MAX_TEMPERATURE
 from serve.requests.thinking import EFFORTS, UNLIMITED, Effort, ThinkingPolicy, laid_over
-from ttc.answers import KINDS
+from ttc.answers.kinds import KINDS
 from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, PartChoice
 from ttc.config.recipes import load_toml, merge, sections, split_model
 from ttc.config.registry import ENGINES, SCORERS

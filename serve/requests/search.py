@@ -21,7 +21,7 @@ from pydantic import Field, create_model
 
 from serve.requests.body import WHOLE, RequestBody, read
 from serve.requests.errors import ApiError, agreed, invalid
-from ttc.answers import KINDS
+from ttc.answers.kinds import KINDS
 from ttc.config.registry import POLICIES, STRATEGIES
 from ttc.config.signatures import Drawing, bind, describe, drawing_of, options_of
 from ttc.config.values import nearest

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote
 
 from serve.requests.errors import ApiError, invalid
-from ttc.answers import kind_of, same_form
+from ttc.answers.kinds import kind_of, same_form
 from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
 from ttc.toolformats import ToolFormat
 

@@ -33,7 +33,8 @@ from serve.running.plan import RequestPlan
 from serve.running.upstream_reply import ReplyReader, UpstreamReply, counted_usage
 from serve.running.upstreams import Upstreams, home_of
 from serve.running.watch import Board
-from ttc import answers, seeds
+from ttc import seeds
+from ttc.answers.keys import classes
 from ttc.concurrent import gather
 from ttc.core import Answer, Event, Sampling, ThinkState, Usage
 from ttc.engines.shared.balance import Transient
@@ -98,7 +99,7 @@ async def execute_forward(
     replies = await gather(one(index) for index in range(num_draws))
     finals = [None if plan.direct else reply.final(plan.answer_kind) for reply in replies]
     keys = [reply.key(final, plan.answer_kind) for reply, final in zip(replies, finals, strict=True)]
-    class_of = answers.classes(keys)
+    class_of = classes(keys)
     keys = [class_of[key] for key in keys]
     winner = 0 if plan.direct else _vote(keys)
     board.take(Event("select", (winner,)))

@@ -34,7 +34,7 @@ from serve.running.support import (
     left_to_upstream,
     with_extras,
 )
-from ttc.answers import kind_of
+from ttc.answers.kinds import kind_of
 from ttc.config.values import counted
 from ttc.core import Answer, AnswerReader, Budget, Price, PricedScorer, Problem, Prompt, Sampling, Usage
 from ttc.session.session import Session

@@ -15,7 +15,7 @@ from typing import Any
 
 from serve.running.deltas import overlap
 from serve.running.events import FinishReason, TokenCounts
-from ttc import answers
+from ttc.answers.kinds import extract, key, same_form
 from ttc.core import FILTERED, Event, Message, Usage
 from ttc.engines.openai.wire import (
     ServerUsage,
@@ -69,14 +69,14 @@ class UpstreamReply:
         if self.finish not in ("stop", "tool_calls"):
             return None
         calls = [_spelled(call["function"]) for call in self.tool_calls]
-        return "; ".join(sorted(calls)) or answers.same_form(self.content) or answers.extract(self.content, kind).final
+        return "; ".join(sorted(calls)) or same_form(self.content) or extract(self.content, kind).final
 
     def key(self, final: str | None, kind: str) -> str:
         """Equal keys are one class of a vote; empty when this reply has nothing to vote for."""
         if final is None:
             return ""
-        is_form = bool(self.tool_calls) or answers.same_form(self.content) is not None
-        return f"form:{final}" if is_form else f"final:{answers.key(final, kind)}"
+        is_form = bool(self.tool_calls) or same_form(self.content) is not None
+        return f"form:{final}" if is_form else f"final:{key(final, kind)}"
 
 
 def counted_usage(

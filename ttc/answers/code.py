@@ -17,7 +17,7 @@ import warnings
 from dataclasses import replace
 
 from ttc.answers.extract import Extraction, Hit, last_match
-from ttc.answers.shapes import hashed
+from ttc.answers.words import hashed
 
 MAX_CODE = 65_536
 """Characters of a program beyond which it is reported as `too_long`."""

@@ -19,7 +19,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import pairwise
 from typing import TypeAlias
 
 from ttc.answers.nodes import is_unit
@@ -406,9 +406,13 @@ def _closed(value: str) -> str:
     return value[:-1] if value.endswith(")") and value.count("(") < value.count(")") else value
 
 
+LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
+"""A comma between values, outside of brackets; one of thousands has no space behind it."""
+
+
 def _alternatives(final: str) -> tuple[str, ...]:
     """The values of a box with an `or` between each and the next."""
-    return tuple(part.strip(" ,") for some in OR_WORD.split(final) for part in _LISTED.split(some.strip(" ,")))
+    return tuple(part.strip(" ,") for some in OR_WORD.split(final) for part in LISTED.split(some.strip(" ,")))
 
 
 def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
@@ -450,74 +454,6 @@ def _one_clause(between: str) -> bool:
     if len(between) > 200 or "..." in between or r"\dots" in between or "…" in between:
         return False
     return _CORRECTION.search(between) is None
-
-
-# -- answers to several parts ------------------------------------------------------------------------------------------
-_PART = re.compile(
-    r"(?<![\w)}])(?:\\(?:text|textbf|mathrm|mathbf)\s?\{(?:\s*and\b)?)?[ *]*"
-    r"(?:\((?P<label>[a-h]|i{1,3}|iv|v|[1-8])|(?<![(,\w])(?P<bare>[a-h]|i{1,3}|iv|v))\)[ *:]*\}?:?"
-)
-"""The label of a part: `(a)`, `b)`, `\\textbf{(ii)}`."""
-_SERIES = (tuple("abcdefgh"), ("i", "ii", "iii", "iv", "v"), tuple("12345678"))
-_AROUND_PART = (
-    r"(?:[\s,;:*]|\\(?:q?quad|displaystyle)(?![A-Za-z])|\\\\|\\[,;:! ()\[\]]"
-    r"|\\text\s?\{\s*(?:and|[,;])?\s*\}|\band\b)"
-)
-_AT_ENDS = re.compile(rf"\A{_AROUND_PART}++|{_AROUND_PART}++\Z")
-MAX_LABELLED = 1000
-"""Characters of a text that is read as several parts."""
-
-
-def labelled(text: str) -> tuple[str, ...]:
-    """The values of (a) 5, (b) 12, in the order of their labels; nothing where a text is anything else."""
-    text = text.strip()
-    if text.startswith("\\(") and text.endswith("\\)"):
-        text = text[2:-2]
-    marks = list(_PART.finditer(text)) if len(text) <= MAX_LABELLED else []
-    if len(marks) < 2 or _AT_ENDS.sub("", text[: marks[0].start()]).strip("${") or not _in_series(marks):
-        return ()
-    values = [_AT_ENDS.sub("", section) for section in _between(text, marks)]
-    return tuple(map(_balanced, values)) if all(values) else ()
-
-
-def _balanced(value: str) -> str:
-    """A part without the end of a formula or of a brace that began before it."""
-    value = value.strip("$ ") if value.count("$") % 2 else value
-    return value.removesuffix("}") if value.count("}") > value.count("{") else value
-
-
-def _in_series(marks: list[re.Match[str]]) -> bool:
-    labels = tuple(mark["label"] or mark["bare"] for mark in marks)
-    return any(labels == series[: len(labels)] for series in _SERIES)
-
-
-def _between(text: str, marks: list[re.Match[str]]) -> list[str]:
-    """What stands behind each mark, up to the next one."""
-    return [text[mark.end() : after.start() if after else None] for mark, after in zip_longest(marks, marks[1:])]
-
-
-_PART_OF_TEXT = re.compile(rf"^[ \t#*>|-]*+(?:[Pp]art\s)?{_PART.pattern}", re.MULTILINE)
-"""A label that begins a line, or a row of a table."""
-_LISTED = re.compile(r",(?:\s|\\[ ,;:])\s*(?![^({\[]*[)}\]])")
-"""A comma between values, outside of brackets; one of thousands has no space behind it."""
-
-
-def answers_of_parts(text: str, final: str, number: int, extract: Callable[[str], Extraction]) -> tuple[str, ...]:
-    """The answers to so many parts: in one box, in a part of the text each, in a box each; nothing where fewer are.
-
-    `final` is the answer of the whole text, and `extract` finds that of a part of it.
-    """
-    if len(parts := labelled(final)) == number:
-        return parts
-    start = answer_start(text) or 0
-    marks = list(_PART_OF_TEXT.finditer(text, start))[-number:]
-    if len(marks) == number and _in_series(marks):
-        return tuple(extract(section.strip("| \n")).final or "" for section in _between(text, marks))
-    if not final and len(parts := labelled(text[start:])) == number:
-        return parts
-    boxed = [text[box.start : box.end] for box in boxes(text, start)]
-    values = boxed if len(boxed) == number else _LISTED.split(final)
-    return tuple(values) if len(values) == number else ()
 
 
 # -- tags, hashes, phrases ---------------------------------------------------------------------------------------------
@@ -765,7 +701,7 @@ def _unless(hedge: Hedge, hit: Extraction) -> Extraction:
     return hit
 
 
-_FINAL_ANSWER = re.compile(r"^[ \t]*[#*]{0,6}[ \t]*final\s+answer\b", re.IGNORECASE | re.MULTILINE)
+_FINAL_ANSWER = re.compile(r"^[ \t]*+[#*]{0,6}[ \t]*+final\s+answer\b", re.IGNORECASE | re.MULTILINE)
 """The head of a section, or the line, that gives the answer in the end."""
 _NUMBER_INSIDE = re.compile(r"\d")
 

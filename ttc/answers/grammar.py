@@ -31,7 +31,8 @@ from fractions import Fraction
 from itertools import pairwise
 
 from ttc.answers.nodes import PERCENTS, SIDE_BY_SIDE, UNITS, Term, duration, is_unit, known_unit, many, num
-from ttc.answers.tokens import ONES, Alternatives, Token, TooLarge, Unparsed, designation, in_words, tokens
+from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
+from ttc.answers.words import ONES, designation, in_words
 
 RELATIONS = {
     "=": "=",
@@ -113,8 +114,13 @@ MAX_HOUR = 12
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 
 
+_INTEGER = re.compile(r"-?[0-9]+")
+
+
 def parse(text: str) -> Term:
     """Return the tree of a plain answer (see `tokens.plain`). Raises Unparsed, or TooLarge beyond a cap."""
+    if _INTEGER.fullmatch(text):  # as most answers are
+        return parse_expression(text)
     spelling = designation(text)
     if spelling:
         return Term("designation", (spelling,))
@@ -392,16 +398,20 @@ class _Grammar:
     def _product(self) -> Term:
         above, below = [self.signed()], list[Term]()
         while True:
-            if self.accept("*", r"\times", r"\cdot"):
-                above.append(self.signed())
-            elif self.accept("/", r"\div"):
-                below.append(self.signed())
-            elif unit := self._percent() or self._unit(above + below):
+            if self._signed_factor(above, below):
+                continue
+            if unit := self._percent() or self._unit(above + below):
                 return Term("quantity", (_quotient(above, below), unit))
-            elif self.starts_factor():
-                above[-1:] = self._with_next(above[-1], is_divided=bool(below))
-            else:
+            if not self.starts_factor():
                 return _quotient(above, below)
+            above[-1:] = self._with_next(above[-1], is_divided=bool(below))
+
+    def _signed_factor(self, above: list[Term], below: list[Term]) -> bool:
+        """Take a sign of multiplication or division and its factor, above or below the line; whether there is one."""
+        side = above if self.accept("*", r"\times", r"\cdot") else below if self.accept("/", r"\div") else None
+        if side is not None:
+            side.append(self.signed())
+        return side is not None
 
     def _percent(self) -> str:
         return "%" if self.accept("%", r"\%") else ""
@@ -448,21 +458,25 @@ class _Grammar:
         """A value with what is attached to it: exponents, factorials, percent signs, degrees, a base."""
         node = self.atom()
         for _ in range(MAX_POSTFIX):
-            if self.accept("^"):
-                node = self._raised(node)
-            elif self.accept("!"):
-                if self.peek.text == "!":
-                    raise Unparsed("a double factorial")
-                node = Term("fn", ("factorial", node))
-            elif self.accept("%", r"\%"):
-                node = Term("quantity", (node, "%"))
-            elif node.op == "num" and self.peek.kind in ("word", "text") and (size := self._size()):
-                node = num(node.args[0] * Fraction(10) ** size)
-            elif node.op == "num" and self.accept("_"):
-                node = self._based(node)
-            else:
+            longer = self._with_postfix(node)
+            if longer is None:
                 return node
+            node = longer
         raise TooLarge(f"more than {MAX_POSTFIX} signs after one value")
+
+    def _with_postfix(self, node: Term) -> Term | None:
+        """A value with the next sign that is attached to it; None where none is."""
+        if self.accept("^"):
+            return self._raised(node)
+        if self.accept("!"):
+            if self.peek.text == "!":
+                raise Unparsed("a double factorial")
+            return Term("fn", ("factorial", node))
+        if self.accept("%", r"\%"):
+            return Term("quantity", (node, "%"))
+        if node.op == "num" and self.peek.kind in ("word", "text") and (size := self._size()):
+            return num(node.args[0] * Fraction(10) ** size)
+        return self._based(node) if node.op == "num" and self.accept("_") else None
 
     def _in_degrees(self, mixed: Term) -> Term:
         """A mixed number with the sign of degrees that may follow: 7 1/2 degrees."""

@@ -27,8 +27,9 @@ from typing import Any
 
 from ttc.answers.grammar import parse, parse_expression
 from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, holds, known_unit, renamed, unit
-from ttc.answers.shapes import AXES, TINY, by_clock, components, hashed, least_residue, matrix_rows, shape, word_key
+from ttc.answers.shapes import AXES, TINY, by_clock, components, least_residue, matrix_rows, shape
 from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
+from ttc.answers.words import hashed, word_key
 
 _PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 """A whole number that is spelt as its own key: most answers that are voted on, which need no grammar."""

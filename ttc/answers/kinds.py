@@ -42,8 +42,9 @@ from ttc.answers.extract import (
 from ttc.answers.grammar import parse
 from ttc.answers.keys import expression_key, math_key, same_class
 from ttc.answers.nodes import UNITS
-from ttc.answers.shapes import hashed, shape, text_key, undressed
-from ttc.answers.tokens import Alternatives, Unparsed, in_words, plain
+from ttc.answers.shapes import shape
+from ttc.answers.tokens import Alternatives, Unparsed, plain
+from ttc.answers.words import hashed, in_words, text_key, undressed
 from ttc.errors import UnknownName
 
 

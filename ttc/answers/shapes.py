@@ -23,7 +23,7 @@ vote and `ttc.verifiers.maths.comparing` beside a target.
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,9 +31,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY
+from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY, parse
 from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num
-from ttc.answers.tokens import MAX_CHARS
+from ttc.answers.tokens import TooLarge, Unparsed
+from ttc.answers.words import text_key
 
 _NUMBERS = {
     "real numbers": "R", "reals": "R", "integers": "Z", "rational numbers": "Q", "natural numbers": "N",
@@ -77,6 +78,18 @@ def shape(node: Term) -> Term:
     """Return the shape of a parsed answer."""
     rule = _SHAPE_RULES.get(node.op)
     return rule(node) if rule else _scalar(node)
+
+
+@functools.lru_cache(maxsize=4096)
+def shape_of(text: str) -> Term | None:
+    """The shape of a plain answer, or None where it is not in the grammar. Raises TooLarge beyond a cap."""
+    try:
+        return shape(parse(text))
+    except TooLarge:
+        raise
+    except Unparsed:
+        # Not in the grammar; a size cap, which is an Unparsed too, has been passed on.
+        return None
 
 
 def _words(node: Term) -> Term:
@@ -566,7 +579,7 @@ def _equation(operands: list[Term], node: Term) -> Term:
         return Term("rel", node.args)  # n = n + 1 gives n no value
     if (name := _name(first)) and _consistent(operands[1:]) and not _is_product(name, last):
         return Term("named", (name, shape(last)))
-    if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first):
+    if len(operands) == 2 and (name := _name(last)) and not _lone_letter(first) and not _is_product(name, first):
         return Term("named", (name, shape(first)))
     if _label(first) and not any(operand.symbols() for operand in operands[1:]) and _consistent(operands[1:]):
         return Term("named", (_label_name(first), shape(last)))
@@ -655,13 +668,20 @@ def _name_of_two(letter: str, argument: str) -> str:
         return f"Delta {argument}"
     is_function = letter[0] in "fghFGHPpQqaST" or (letter.strip("'") == "y" and argument in ("x", "t"))
     is_function |= letter.endswith("'") and letter[0] != "y"
+    is_function |= _without_mark(letter) == "r" and argument == "t"
     return f"{letter}({argument})" if is_function else ""
 
 
+def _without_mark(letter: str) -> str:
+    """A letter without an arrow or a hat above it."""
+    return letter.rpartition(":")[2]
+
+
 def _is_product(name: str, value: Term) -> bool:
-    """Whether y(x) is y times x, as in y x = 5, where nothing hangs on x."""
+    """Whether y(x) is y times x, as in y x = 5, and r(t) is r times t, where nothing hangs on the second letter."""
     letter, _, argument = name.partition("(")
-    return bool(argument) and letter.rstrip("'") == "y" and argument[:-1] not in value.symbols()
+    is_either = _without_mark(letter).rstrip("'") in ("y", "r")
+    return bool(argument) and is_either and argument[:-1] not in value.symbols()
 
 
 def _two_bounds(node: Term) -> Term:
@@ -766,7 +786,7 @@ def components(node: Term, number: int) -> list[Term]:
     return [num(0) if item is None else item for item in parts[:number]]
 
 
-# -- one spelling of a time, a residue and words -----------------------------------------------------------------------
+# -- one spelling of a time and a residue -----------------------------------------------------------------------------
 _NOON = 12
 
 
@@ -783,79 +803,3 @@ def least_residue(node: Term) -> Fraction | None:
     values = [exact(item.args[0]) if item.op == "scalar" else None for item in node.args[:2]]
     residue, modulus = values
     return residue % modulus if residue is not None and modulus is not None and modulus > 0 else None
-
-
-_STYLE = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|emph|operatorname)\s*\{([^{}]*)\}"
-)
-r"""Words in a style: `\text{yes}`, `\textbf{yes}`."""
-_ESCAPED = re.compile(r"\\([&%_#${}])")
-r"""A sign that LaTeX wants a backslash before: `\%`, `\}`."""
-_TIED = re.compile(r"(?<=\w)(?:~|\\[ ,])(?=\w)")
-"""What LaTeX writes for a space between words: `New~York`."""
-_MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)
-r"""A formula as a whole: `$x$`, `\(x\)`."""
-
-
-_EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)\.?")
-QUOTES = "\"'`“”„‘’‚«»"
-"""Quotation marks, which are no part of the words inside."""
-
-
-def undressed(text: str) -> str:
-    r"""Words without what LaTeX and Markdown put around them: \text{..}, $..$, **..**, *..*, \& for &, ~ for space."""
-    text = text.strip()
-    if emphasis := _EMPHASIS.fullmatch(text):
-        text = emphasis["words"].strip()
-    if formula := _MATHS_MARKS.fullmatch(text):
-        text = formula[1] or formula[2]
-    return _ESCAPED.sub(r"\1", _TIED.sub(" ", _STYLE.sub(r"\1", text)))
-
-
-_LITERAL = re.compile(r"[\[({].*[\])}]", re.DOTALL)
-"""A list, a tuple or a mapping as a program prints it."""
-_QUOTED = re.compile(r"('[^'\\\n]*'|\"[^\"\\\n]*\")")
-_BESIDE_A_MARK = re.compile(r"\s*([\[\](){},:])\s*")
-
-
-def literal_spelling(words: str) -> str:
-    """A printed list, tuple or mapping in one spelling, [1,2] for [1, 2] and 'a' for "a"; all else as it is."""
-    if not _LITERAL.fullmatch(words):
-        return words
-    pieces = _QUOTED.split(words)
-    plain_quotes = (f"'{piece[1:-1]}'" if piece[:1] == '"' and "'" not in piece else piece for piece in pieces[1::2])
-    return "".join(
-        between + quoted
-        for between, quoted in zip(
-            (_BESIDE_A_MARK.sub(r"\1", piece) for piece in pieces[::2]), (*plain_quotes, ""), strict=True
-        )
-    )
-
-
-def text_key(final: str) -> str:
-    """The class of words: case, white space, outer quotes and marks of LaTeX and Markdown do not matter."""
-    words = " ".join(undressed(final).split()).strip(QUOTES).rstrip(".").casefold()
-    words = literal_spelling(words)
-    return words if len(words) <= MAX_CHARS else hashed(words)
-
-
-_ARTICLE = re.compile(r"\A(?:an?|the) (?=[a-z]{3})")
-
-
-def word_key(node: Term) -> str:
-    """The class of a text without an article before it: a parabola is what `parabola` is; kinds of numbers in order."""
-    words = _ARTICLE.sub("", text_key(node.args[0]), count=1)
-    kinds = words.split()
-    return " ".join(sorted({*kinds} - {"all"})) if _OF_NUMBERS.issuperset(kinds) else words
-
-
-_OF_NUMBERS = frozenset({
-    "all", "odd", "even", "positive", "negative", "nonnegative", "non-negative", "real", "rational", "irrational",
-    "natural", "whole", "prime", "integers", "numbers",
-})  # fmt: skip
-"""Words that say which numbers are meant, in any order: all odd positive integers."""
-
-
-def hashed(text: str) -> str:
-    """The class of a text too long to look at."""
-    return "#" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

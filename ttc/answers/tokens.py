@@ -5,24 +5,20 @@ wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spa
 letters, words, commands and marks. A comma between groups of three digits is a thousands separator outside brackets and
 a separator of items inside them. Both are linear in the text; tokens are capped.
 
-Some answers are read as a whole by their spelling. A date, a telephone number, a code, a chemical formula, a bearing or
-a permutation (`designation`) is neither sum nor product, though it has digits, hyphens and letters, 2019-2020 or H_2O.
-It stands for its spelling; all but numbers and codes have one however they are written. A number in words (`in_words`)
-may be a fraction, a mixed number or a dozen, and may count something: `three and a half`, `five apples`; words that
-nobody would say for a number (`one two three`) are none. Left out: any judgement about what the text means, which is
-`grammar`'s; comments, macros, verbatim; numbers in words other than English ones.
+Left out: what is read as a whole, which is in `words`; any judgement about what the text means, which is `grammar`'s;
+comments, macros, verbatim.
 """
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import takewhile
 
-from ttc.answers.nodes import UNITS, Term, is_unit, num, unit
+from ttc.answers.nodes import UNITS, is_unit, unit
 
 # -- characters --------------------------------------------------------------------------------------------------------
 _SYMBOLS = {
@@ -48,6 +44,8 @@ _SUB_RUN = re.compile("[" + "".join(_SUB) + "]+")
 _ROOT_OF_RUN = re.compile(r"\\sqrt(\[3\])? ?(\d+(?:\.\d+)?|[A-Za-z])")
 r"""A root without braces, with the number or the letter below it: `\sqrt 12`, `\sqrt x`."""
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
+_SIZED = re.compile(r"(?<=\d)([万萬億亿만억])(?=[^\W\d_])")
+"""A size behind a number and before what is counted, as East Asian languages write both: 3万円."""
 # -- layout ------------------------------------------------------------------------------------------------------------
 _WRAPPERS = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|mathstrut)(?![A-Za-z])\.?"
@@ -294,55 +292,67 @@ def _repeated(match: re.Match[str]) -> str:
     return ", ".join([match["root"]] * int(match["times"] or match["number"]))
 
 
-_ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+class _Seldom:
+    """A pattern that is compiled when it is first needed."""
+
+    def __init__(self, pattern: str, flags: int = 0) -> None:
+        self._source = pattern, flags
+
+    @functools.cached_property
+    def compiled(self) -> re.Pattern[str]:
+        """The pattern."""
+        return re.compile(*self._source)
+
+
+_ALIASES: tuple[tuple[str, _Seldom, str | Callable[[re.Match[str]], str]], ...] = (
     # Layout and marks that say nothing.
-    (r"\\[", re.compile(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
-    (r"\math", re.compile(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
+    (r"\\[", _Seldom(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
+    (r"\math", _Seldom(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
     (
         r"\math",
-        re.compile(r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())"),
+        _Seldom(r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())"),
         r"\1\2",
     ),
-    ("{", re.compile(r"\{\s?([-+:])\s?\}"), r"\1"),
-    (".", re.compile(r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)"), r"\1{\2}"),
-    ("check", re.compile(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
+    ("{", _Seldom(r"\{\s?([-+:])\s?\}"), r"\1"),
+    (".", _Seldom(r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)"), r"\1{\2}"),
+    ("check", _Seldom(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
     # Relations and operations.
-    (r"\not", re.compile(r"\\not\s*="), r"\\ne "),
-    (r"\mid", re.compile(r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])"), "|"),
-    ("...", re.compile(r"(?<!\d)\.\.\."), r"\\dots "),
-    ("<=", re.compile(r"<="), r"\\le "),
-    (">=", re.compile(r">="), r"\\ge "),
-    ("!=", re.compile(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
-    ("**", re.compile(r"\*\*(?=[\w({\\-])"), "^"),
-    ("x", re.compile(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
-    (r"\times", re.compile(r"(?<=\d)\s*\\times\s*\Z"), ""),
-    (r"\equiv", re.compile(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
-    (r"\equiv", re.compile(r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)"), r"\1(x)="),
+    (r"\not", _Seldom(r"\\not\s*="), r"\\ne "),
+    (r"\mid", _Seldom(r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])"), "|"),
+    ("...", _Seldom(r"(?<!\d)\.\.\."), r"\\dots "),
+    ("<=", _Seldom(r"<="), r"\\le "),
+    (">=", _Seldom(r">="), r"\\ge "),
+    ("!=", _Seldom(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
+    ("**", _Seldom(r"\*\*(?=[\w({\\-])"), "^"),
+    ("x", _Seldom(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
+    (r"\times", _Seldom(r"(?<=\d)\s*\\times\s*\Z"), ""),
+    (r"\equiv", _Seldom(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
+    (r"\equiv", _Seldom(r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)"), r"\1(x)="),
     (
         "=",
-        re.compile(
+        _Seldom(
             r"(?<=[\w})])(?:[\s,]|\\[ ,;:])*\(?(?:\\text\s?\{)?\s*\(?"
             r"(?:attained |achieved |reached )?(?:at|when|for)\s*\}?\s*[a-z]"
             r"(?:\s?=(?:\\[a-z]+|(?![A-Za-z]{2})[^(),;=]){1,30}){1,3}\)?\}?\s*\Z"
         ),
         "",
     ),
-    ("O", re.compile(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
-    ("^", re.compile(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
-    ("d", _LEIBNIZ, _primed),
-    (r"\partial", _PARTIAL, _subscripted),
-    ("mapsto", re.compile(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
-    ("const", re.compile(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
+    ("O", _Seldom(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
+    ("^", _Seldom(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
+    ("d", _Seldom(_LEIBNIZ.pattern), _primed),
+    (r"\partial", _Seldom(_PARTIAL.pattern), _subscripted),
+    ("mapsto", _Seldom(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
+    ("const", _Seldom(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
     # Brackets and sets.
-    ("left<", re.compile(r"\\left\s?<"), r"\\langle "),
-    ("right>", re.compile(r"\\right\s?>"), r"\\rangle "),
-    ("<", re.compile(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
-    ("{", re.compile(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
-    (r"\mathbb", re.compile(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
-    (r"\mathbb", re.compile(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
+    ("left<", _Seldom(r"\\left\s?<"), r"\\langle "),
+    ("right>", _Seldom(r"\\right\s?>"), r"\\rangle "),
+    ("<", _Seldom(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
+    ("{", _Seldom(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
+    (r"\mathbb", _Seldom(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
+    (r"\mathbb", _Seldom(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
     (
         "except",
-        re.compile(
+        _Seldom(
             r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
             r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
             re.IGNORECASE,
@@ -351,45 +361,45 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "all",
-        re.compile(
+        _Seldom(
             r"\A\\text\s?\{\s*(?:for )?(?:all|any|every)"
             r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
             r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))"
         ),
         "",
     ),
-    (r"\text", re.compile(r"\\text\s?\{\s*([,.:])\s*\}"), r"\1"),
-    ("%", re.compile(r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])"), r"\\% \1"),
+    (r"\text", _Seldom(r"\\text\s?\{\s*([,.:])\s*\}"), r"\1"),
+    ("%", _Seldom(r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])"), r"\\% \1"),
     (
         " is the ",
-        re.compile(
+        _Seldom(
             r"\\text\s?\{\s*is the (?:only |unique |final )?(?:answer|solution|value|integer|number|root)\s*\}\s*\Z"
         ),
         "",
     ),
-    ("only", re.compile(r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)"), ""),
-    (r"\begin", re.compile(r"\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", re.DOTALL), _cases),
+    ("only", _Seldom(r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)"), ""),
+    (r"\begin", _Seldom(r"\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", re.DOTALL), _cases),
     (
         "|",
-        re.compile(r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z"),
+        _Seldom(r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z"),
         r"\1(\2, \3)",
     ),
     (
         "multiplicity",
-        re.compile(
+        _Seldom(
             r"(?<![\\A-Za-z])(?P<root>(?:(?!\\text|\band\b)[^,;{}]|\{[^{}]*\}){1,80}?)(?:\s|\\[ ,;])*\(?"
             r"\\text\s?\{[\s,(]*(?:with |of )?multiplicity\s*(?P<times>[1-9])?\)?\s*\}"
             r"(?(times)|\s*(?P<number>[1-9]))\s*\)?(?=\s*(?:[,;]|\\text\s?\{\s*(?:,|and)|and\b|\Z))"
         ),
         _repeated,
     ),
-    (",", re.compile(r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
-    ("\\", re.compile(r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
+    (",", _Seldom(r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
+    ("\\", _Seldom(r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
     # Numerals, and words before or behind them.
-    ("0", re.compile(r"\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", re.I), _in_base),
+    ("0", _Seldom(r"\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", re.I), _in_base),
     (
         "base",
-        re.compile(
+        _Seldom(
             r"(?<=\d)(?:\s|\\[ ,;:])*\(?\\?(?:text\s?\{|mathrm\s?\{)?\s*\(?(?:in )?base\s*\}?"
             r"\s*(\d{1,2})\s*\)?\s*\}?\s*\Z"
         ),
@@ -397,19 +407,20 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "base",
-        re.compile(r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}"),
+        _Seldom(r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}"),
         r"_{\1\2}",
     ),
-    ("E", re.compile(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
-    ("from", re.compile(r"\A(\\text\s?\{\s*)?from (?=\d)"), r"\1"),
-    ("", re.compile(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
-    ("%", CHANGE, lambda match: match["before"] or match["behind"]),
-    (" o", re.compile(_ONE_OF.format("out of")), _share),
-    (" in ", re.compile(_ONE_OF.format("in")), _share),
-    ("a factor of", re.compile(r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
+    ("E", _Seldom(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
+    ('"', _Seldom(r'\A"([A-Za-z][A-Za-z -]*)"\Z'), r"\1"),
+    ("from", _Seldom(r"\A(\\text\s?\{\s*)?from (?=\d)"), r"\1"),
+    ("", _Seldom(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
+    ("%", _Seldom(CHANGE.pattern, CHANGE.flags), lambda match: match["before"] or match["behind"]),
+    (" o", _Seldom(_ONE_OF.format("out of")), _share),
+    (" in ", _Seldom(_ONE_OF.format("in")), _share),
+    ("a factor of", _Seldom(r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
     (
         "(",
-        re.compile(
+        _Seldom(
             r"(?<=[\w})])(?:\s|\\[ ,;:])*"
             r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
             r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z"
@@ -418,19 +429,19 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "(",
-        re.compile(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
+        _Seldom(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
         r" \\approx \1",
     ),
     # Units.
-    ("'", re.compile(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
+    ("'", _Seldom(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
     (
         " in the ",
-        re.compile(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
+        _Seldom(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
         lambda match: " AM" if match[1] else " PM",
     ),
     (
         "(",
-        re.compile(
+        _Seldom(
             r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z][A-Za-z ]{0,25})\)\s?(?(1)\})[\s.]*"
             r"(?:\\[;,]|\s)*\Z"
         ),
@@ -438,37 +449,37 @@ _ALIASES: tuple[tuple[str, re.Pattern[str], str | Callable[[re.Match[str]], str]
     ),
     (
         "(",
-        re.compile(
+        _Seldom(
             r"(?:(?<=[\d})°])|(?<=circ))\s*(?:\\[,;: ]\s*)?\\(?:text|mathrm)\s?\{\s?"
             r"\((?:(?:option|choice) [A-E]|(?:counter)?clockwise|approximately|exactly|exact)\)\s?\}\s*\Z"
         ),
         "",
     ),
-    (r"\circ", re.compile(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
-    ("o", re.compile(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
+    (r"\circ", _Seldom(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
+    ("o", _Seldom(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
     (
         "s",
-        re.compile(
+        _Seldom(
             r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)"
         ),
         r" \\text{Hz}",
     ),
     (
         "Rs",
-        re.compile(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
+        _Seldom(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
         " INR ",
     ),
     (
         " a",
-        re.compile(r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)"),
+        _Seldom(r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)"),
         " per ",
     ),
-    ("US", re.compile(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
+    ("US", _Seldom(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
 )
 """What a spelling has in it, the spelling, and the one that stands for it."""
 
 
-_ESCAPED = re.compile(r"(?=.*\\\\[A-Za-z]{2})(?:[^\\]|\\\\)*", re.DOTALL)
+_ESCAPED = re.compile(r"(?=.*\\\\(?:[A-Za-z]{2}|[(\[]))(?:[^\\]|\\\\)*", re.DOTALL)
 r"""LaTeX as a JSON string has it, each backslash twice: `\\frac{1}{2}`."""
 
 
@@ -516,7 +527,7 @@ def _with_plain_commands(text: str) -> str:
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     text = _rewritten(text)
     for sign, pattern, replacement in _ALIASES:
-        text = pattern.sub(replacement, text) if sign in text else text
+        text = pattern.compiled.sub(replacement, text) if sign in text else text
     return text
 
 
@@ -719,7 +730,7 @@ def _unframed(text: str) -> str:
 def _ascii(text: str) -> str:
     text = _SUPER_RUN.sub(lambda m: "^{" + "".join(_SUPER[c] for c in m[0]) + "}", text)
     text = _SUB_RUN.sub(lambda m: "_{" + "".join(_SUB[c] for c in m[0]) + "}", text)
-    text = _VULGAR.sub(_vulgar, text)
+    text = _SIZED.sub(r"\1 ", _VULGAR.sub(_vulgar, text))
     text = text.translate(_TABLE)
     text = _ROOT_OF_RUN.sub(lambda m: rf"\sqrt{m[1] or ''}{{{m[2]}}}", text)
     text = unicodedata.normalize("NFKC", text).translate(_TABLE)
@@ -844,257 +855,3 @@ def _command(text: str, at: int, spaced: bool) -> tuple[Token, int]:
     if match is None:
         raise Unparsed("a lone backslash")
     return Token("cmd", match[0], spaced), match.end()
-
-
-# -- what is read as a whole: dates, telephone numbers and codes; numbers in words -------------------------------------
-_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_YEAR, _DAY = r"(?P<year>(?:1[5-9]|20)\d\d)", r"(?P<day>0?[1-9]|[12]\d|3[01])"
-_MONTH = r"(?P<month>0?[1-9]|1[0-2])"
-_MONTH_NAME = (
-    r"(?P<month>jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|"
-    r"oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?"
-)
-_DATES = (
-    re.compile(rf"{_YEAR}(?P<mark>[-/.]){_MONTH}(?P=mark){_DAY}"),
-    re.compile(rf"{_DAY}\.{_MONTH}\.{_YEAR}"),
-    re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?,? {_YEAR}", re.IGNORECASE),
-    re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME},? {_YEAR}", re.IGNORECASE),
-)
-_WEEKDAY = re.compile(r"(?:mon|tues|wednes|thurs|fri|satur|sun)day,? (?=\w+ \w)", re.IGNORECASE)
-"""The day of the week before a date."""
-_DAYS = (
-    re.compile(rf"{_MONTH_NAME} {_DAY}(?:st|nd|rd|th)?", re.IGNORECASE),
-    re.compile(rf"{_DAY}(?:st|nd|rd|th)?(?: of)? {_MONTH_NAME}", re.IGNORECASE),
-)
-"""Dates without a year."""
-_DATE_OF_TWO_ORDERS = re.compile(rf"(?P<first>\d\d?)(?P<mark>[-/])(?P<second>\d\d?)(?P=mark){_YEAR}")
-"""The day may come first or second."""
-_PHONE = re.compile(r"(?:\+?\d{1,3}-)?(?:\d{3}-|\(\d{3}\) ?)?[2-9]\d\d-\d{4}")
-"""A telephone number: 555-0142, (212) 555-0142, +1-212-555-0142."""
-_YEARS = re.compile(r"([12]\d{3})-([12]\d{3}|\d\d)")
-"""Two years: 2019-2020, 2019-20."""
-_PARTS = r"(?:[A-Za-z]+|\d+)(?:-(?:[A-Za-z]+|\d+))+"
-_CODE = re.compile(rf"(?=(?:\w+-)*0\d){_PARTS}|(?=[A-Z]{{3,}}-)(?=.*\d){_PARTS}|[A-Z]+(?:-\d+){{2,}}")
-"""Parts with hyphens: one begins with a zero (4-07), the first has three capitals or more and a number follows (ABC-1),
-or two numbers follow capitals (AB-2-3); x-1-2 and AB-2 remain differences.
-"""
-_IN_TEXT = re.compile(r"\\(?:text|textbf|textrm|mbox|mathrm)\s*\{([^{}]*)\}")
-r"""An answer that is all words in a style: `\text{twelve}`."""
-_ELEMENT = (
-    r"(?:A[cglmrstu]|B[aehikr]?|C[adeflmnorsu]?|D[bsy]|E[rsu]|F[elmr]?|G[ade]|H[efgos]?|I[nr]?|Kr?|L[airuv]|M[cdgnot]"
-    r"|N[abdehiop]?|O[gs]?|P[abdmortu]?|R[abefghnu]|S[bcegimnr]?|T[abcehilms]|U|V|W|Xe|Yb?|Z[nr])"
-)
-_ATOMS = rf"{_ELEMENT}(?:[2-9]|[1-9]\d)?"
-_CHEMICAL = re.compile(
-    rf"(?=.*[\d^])(?P<atoms>(?:{_ATOMS}|\((?:{_ATOMS})+\)(?:[2-9]|[1-9]\d)?)+)"
-    r"(?:\^(?:(?P<size>[2-9]?)(?P<sign>[-+])|(?P<before>[-+])(?P<after>[2-9])))?"
-)
-"""A molecule or an ion by its elements, each with how often it stands there: H2SO4, Ca(OH)2, Fe^3+."""
-_IN_BRACKETS = re.compile(r"\\(?:text|mathrm)\s?\{\s*\([A-Za-z ]{3,30}\)\s*\}\s*\Z")
-"""The name of a molecule behind its formula: `CH_4 \\text{ (methane)}`."""
-_ARROW, _PLUS = re.compile(r"\\to(?![A-Za-z])|->|→"), re.compile(r"(?<![\^\d])\+|(?<=\d)\+(?=\d?[A-Ze(])|(?<=[-+])\+")
-_NUCLIDE = re.compile(
-    r"(?:\\ce\s?\{\s*)?(?:\{\s?\})?\s*(?:\^\s?\{?(?P<mass>\d{1,3})\}?\s*_\s?\{?(?P<number>\d{1,3})\}?"
-    r"|_\s?\{?(?P<below>\d{1,3})\}?\s*\^\s?\{?(?P<above>\d{1,3})\}?)\s*(?:\\(?:text|mathrm)\s?\{\s*)?"
-    rf"(?P<element>{_ELEMENT})[\s}}]*"
-)
-r"""A kind of atom with its mass and its number: `{}^{14}_{7}\text{N}`."""
-_HYBRID = re.compile(r"(?=.*\d)(?:d\^?2)?sp(?:\^?[23])?(?:d(?:\^?2)?)?")
-"""Mixed orbitals of an atom: sp^3, sp^3d^2."""
-_CHEMICAL_MARKS = re.compile(r"\\(?:text|mathrm|ce|rm)(?![A-Za-z])|[{}_\s]")
-MAX_REACTION, MAX_DESIGNATION = 250, 64
-"""Characters of the longest reaction, and of the longest date, code or chemical formula."""
-
-
-def chemical(text: str) -> str:
-    """A chemical formula or a reaction in one spelling; empty for anything else."""
-    if nuclide := _NUCLIDE.fullmatch(text):
-        return f"{nuclide['mass'] or nuclide['above']}_{nuclide['number'] or nuclide['below']}{nuclide['element']}"
-    if "_" not in text and (hybrid := _HYBRID.fullmatch(_CHEMICAL_MARKS.sub("", text))):
-        return hybrid[0].replace("^", "")
-    bare = _CHEMICAL_MARKS.sub("", _ARROW.sub("->", _IN_BRACKETS.sub("", text)))
-    sides = bare.split("->")
-    if len(sides) == 1:
-        return _molecule(bare)
-    terms = [[_times_molecule(term) for term in _PLUS.split(side)] for side in sides]
-    return "->".join("+".join(sorted(side)) for side in terms) if all(map(all, terms)) else ""
-
-
-def _times_molecule(text: str) -> str:
-    """A molecule or an atom with its number: 2H2O, 4Fe."""
-    number, formula = re.fullmatch(r"(\d{0,2})(.*)", text, re.DOTALL).groups()  # type: ignore[union-attr]
-    spelling = _molecule(formula) or (formula if re.fullmatch(rf"(?:{_ATOMS})+|e\^-", formula) else "")
-    return spelling and number.removeprefix("1" if number == "1" else "") + spelling
-
-
-def _molecule(text: str) -> str:
-    match = _CHEMICAL.fullmatch(text)
-    if match is None:
-        return ""
-    sign = match["sign"] or match["before"] or ""
-    return match["atoms"] + (f"^{match['size'] or match['after'] or ''}{sign}" if sign else "")
-
-
-def designation(text: str) -> str:
-    """The date, code, formula, bearing or permutation that a plain text is, by its spelling; empty for all else.
-
-    A date has one spelling however it is written, but 3/4/2024, which may be in March or in April, has its own.
-    """
-    if styled := _IN_TEXT.fullmatch(text):
-        text = styled[1].strip()
-    if len(text) > (MAX_REACTION if "->" in text or r"\to" in text else MAX_DESIGNATION):
-        return ""
-    if "\\" in text:
-        return chemical(text) or _bearing(text) or _date(" ".join(_IN_TEXT.sub(r" \1 ", text).split()))
-    code = _PHONE.fullmatch(text) or _span_of_years(text) or _CODE.fullmatch(text)
-    return _date(text) or chemical(text) or _bearing(text) or _cycles(text) or (text if code else "")
-
-
-_BEARING = re.compile(
-    r"(?:\\text\s?\{)?\s*(?P<from>[NSEW])\s*\}?\s*(?P<angle>\d{1,2}(?:\.\d{1,4})?)\s*\^\s?\{?\s?\\circ\s?\}?\s*"
-    r"(?:\\text\s?\{)?\s*(?P<to>[NSEW])\s*\}?"
-)
-
-_AWAY = re.compile(
-    r"(?P<angle>\d{1,2}(?:\.\d{1,4})?)\s*(?:\^\s?\{?\s?\\circ\s?\}?|degrees?)\s*(?:\\text\s?\{)?\s*"
-    r"(?P<to>north|south|east|west) of (?:due )?(?P<from>north|south|east|west)\s*\}?",
-    re.IGNORECASE,
-)
-"""A direction by how far it lies from one of the four: 30 degrees north of east."""
-
-
-def _bearing(text: str) -> str:
-    """A direction by the compass, N 30 degrees E or 30 degrees north of east, which is no product."""
-    if match := _BEARING.fullmatch(text):
-        return f"{match['from']}{match['angle']}{match['to']}"
-    away = _AWAY.fullmatch(text)
-    return f"{away['from'][0].upper()}{away['angle']}{away['to'][0].upper()}" if away else ""
-
-
-_CYCLES = re.compile(r"(?:\(\s?\d{1,3}(?: \d{1,3})+\s?\)\s?)+")
-
-
-def _cycles(text: str) -> str:
-    """A permutation by its cycles, (1 3 2)(4 5): each from its least number on, in order; a pair alone is none."""
-    cycles = [cycle.split() for cycle in re.findall(r"[\d ]{3,}", text)] if _CYCLES.fullmatch(text) else []
-    if not cycles or len(cycles) + len(cycles[0]) == 3:
-        return ""
-    if len({number for cycle in cycles for number in cycle}) < sum(map(len, cycles)):
-        return ""  # not disjoint, so that their order counts
-    places = [cycle.index(min(cycle, key=int)) for cycle in cycles]
-    turned = [(*cycle[at:], *cycle[:at]) for cycle, at in zip(cycles, places, strict=True)]
-    return "".join(f"({' '.join(cycle)})" for cycle in sorted(turned))
-
-
-def _date(text: str) -> str:
-    text = _WEEKDAY.sub("", text, count=1) if _WEEKDAY.match(text) else text
-    for match in filter(None, (pattern.fullmatch(text) for pattern in (*_DATES, *_DAYS))):
-        month = match["month"].lower()
-        number = int(month) if month.isdigit() else _MONTHS.index(month[:3]) + 1
-        return f"{match.groupdict().get('year', '')}-{number:02}-{int(match['day']):02}"
-    either = _DATE_OF_TWO_ORDERS.fullmatch(text)
-    return _date_of_two_orders(int(either["first"]), int(either["second"]), either["year"]) if either else ""
-
-
-def _date_of_two_orders(first: int, second: int, year: str) -> str:
-    low, high = sorted((first, second))
-    if low < 1 or low > 12 or high > 31:
-        return ""
-    return f"{year}-{low:02}-{high:02}" if high > 12 or low == high else f"{first}/{second}/{year}"
-
-
-def _span_of_years(text: str) -> bool:
-    """Whether a text is like 2019-2024 or 2019-20: two years in order, or one and the next."""
-    match = _YEARS.fullmatch(text)
-    if match is None:
-        return False
-    first, last = int(match[1]), int(match[2])
-    return first < last if len(match[2]) == 4 else (first + 1) % 100 == last
-
-
-ONES = {
-    "zero": 0, "one": 1, "two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8, "nine": 9,
-    "ten": 10, "eleven": 11, "twelve": 12, "thirteen": 13, "fourteen": 14, "fifteen": 15, "sixteen": 16,
-    "seventeen": 17, "eighteen": 18, "nineteen": 19,
-}  # fmt: skip
-_TENS = {
-    "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90,
-}  # fmt: skip
-_LARGE = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
-_PARTS_OF_ONE = {
-    "half": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8, "ninth": 9,
-    "tenth": 10, "twelfth": 12, "hundredth": 100, "halves": 2, "thirds": 3, "quarters": 4, "fourths": 4, "fifths": 5,
-    "sixths": 6, "sevenths": 7, "eighths": 8, "ninths": 9, "tenths": 10, "twelfths": 12, "hundredths": 100,
-}  # fmt: skip
-_ALL_SPOKEN = frozenset({"a", "and", "hundred", "dozen", *ONES, *_TENS, *_LARGE, *_PARTS_OF_ONE})
-_SPOKEN = re.compile(r"(?:[A-Za-z]+(?:-|,? |\Z)){1,16}")
-"""Up to sixteen words, with a space, a comma or a hyphen between: twenty-one thousand, five hundred."""
-
-
-def in_words(text: str) -> Term | None:
-    """The number that words alone say, perhaps of something: twelve, two thirds, three and a half, five apples."""
-    if styled := _IN_TEXT.fullmatch(text):
-        text = styled[1].strip()
-    if not text[:1].isalpha() or not _SPOKEN.fullmatch(text):
-        return None
-    words = re.split(r"[-, ]+", text.lower())
-    minus = words[0] in ("minus", "negative")
-    spoken = list(takewhile(_ALL_SPOKEN.__contains__, words[minus:]))
-    value = _mixed_words(spoken)
-    if value is None:
-        return None
-    node = Term("neg", (num(value),)) if minus else num(value)
-    thing = words[minus + len(spoken) :]
-    if not thing:
-        return node
-    return Term("quantity", (node, thing[0])) if len(thing) == 1 and is_unit(thing[0]) else None
-
-
-def _mixed_words(words: list[str]) -> Fraction | None:
-    """A whole number, a fraction, or both with an `and` between them."""
-    if not words or words[-1] not in _PARTS_OF_ONE:
-        whole = _whole_words(words)
-        return None if whole is None else Fraction(whole)
-    joint = max((at for at, word in enumerate(words) if word == "and"), default=-1)
-    whole = _whole_words(words[:joint]) if joint >= 0 else 0
-    counted = words[joint + 1 : -1]
-    above = 1 if counted == ["a"] or (words == ["half"]) else _whole_words(counted)
-    below = _PARTS_OF_ONE[words[-1]]
-    if above is None or whole is None or words[-1].endswith("s") != (above != 1):
-        return None
-    return Fraction(above, below) + whole if joint < 0 or 0 < above < below else None
-
-
-def _whole_words(words: list[str]) -> int | None:
-    """The whole number that is said; None where the words are not what one says for it."""
-    if words and words[-1] == "dozen":
-        count = _whole_words(words[:-1]) if words[:-1] not in ([], ["a"]) else 1
-        return None if count is None else 12 * count
-    total = part = 0
-    plain_words = list[str]()
-    for at, word in enumerate(words):
-        if word == "and" and at < len(words) - 1 and words[at - 1] in ("hundred", *_LARGE):
-            continue
-        if not part and word in ("hundred", *_LARGE):
-            plain_words.append("one")
-        plain_words += [] if word == "a" and not at else [word]
-        part += ONES.get(word, 0) + _TENS.get(word, 0)
-        part = (part or 1) * 100 if word == "hundred" else part
-        total, part = (total + (part or 1) * _LARGE[word], 0) if word in _LARGE else (total, part)
-    value = total + part
-    hundreds = [*_said(value // 100), "hundred", *(_said(value % 100) if value % 100 else ())]
-    return value if plain_words in (_said(value), hundreds) else None
-
-
-def _said(value: int) -> list[str]:
-    """A whole number in words, without any `and`."""
-    for name, size in reversed(_SIZES_IN_WORDS):
-        if value >= size:
-            return [*_said(value // size), name, *(_said(value % size) if value % size else ())]
-    tens = next((name for name, size in _TENS.items() if size <= value < size + 10), "")
-    rest = value % 10 if tens else value
-    return [word for word in (tens, "" if tens and not rest else _NAMES_OF_ONES[rest]) if word]
-
-
-_NAMES_OF_ONES = list(ONES)
-_SIZES_IN_WORDS = (("hundred", 100), *_LARGE.items())

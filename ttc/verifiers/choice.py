@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ttc.answers import Extraction, extract
 from ttc.answers.kinds import choice_key, choice_letter, said_in
-from ttc.answers.shapes import text_key
+from ttc.answers.words import text_key
 from ttc.core import Submission, Target, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import (

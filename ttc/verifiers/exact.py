@@ -19,7 +19,7 @@ import unicodedata
 
 from ttc.answers import Extraction, extract
 from ttc.answers.kinds import said_in, verdict_of
-from ttc.answers.shapes import QUOTES, literal_spelling, undressed
+from ttc.answers.words import QUOTES, literal_spelling, undressed
 from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card

@@ -38,13 +38,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
-from ttc.answers.extract import MAX_BOXES, OR_WORD, answers_of_parts, labelled
-from ttc.answers.grammar import MAX_PRODUCT_WORD, parse
+from ttc.answers.extract import MAX_BOXES, OR_WORD
 from ttc.answers.keys import spelling_key
 from ttc.answers.kinds import OPPOSITES, unit_after, verdict_of
-from ttc.answers.nodes import CONSTANTS, Term, duration, exact, holds, renamed, unit
-from ttc.answers.shapes import shape, text_key
-from ttc.answers.tokens import TooLarge, Unparsed, plain
+from ttc.answers.nodes import Term, exact, unit
+from ttc.answers.shapes import shape_of
+from ttc.answers.tokens import TooLarge, plain
+from ttc.answers.words import text_key
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
@@ -54,13 +54,12 @@ from ttc.verifiers.maths.asked import (
     asks_order,
     asks_percent,
     asks_ratio,
-    asks_residue,
-    asks_unit,
     domains,
     fault,
     other_way,
     scalars,
 )
+from ttc.verifiers.maths.beside import read_beside, without_domain
 from ttc.verifiers.maths.comparing import (
     Comparison,
     Decide,
@@ -70,12 +69,8 @@ from ttc.verifiers.maths.comparing import (
     Ternary,
     as_ratio,
     read_alike,
-    read_axes,
-    read_bounds,
-    read_constants,
-    read_residues,
-    read_turns,
 )
+from ttc.verifiers.maths.parts import answers_of_parts, labelled, whole_of
 from ttc.verifiers.shared.contract import (
     ALL_OR_NOTHING,
     MAX_S,
@@ -187,7 +182,7 @@ class MathVerifier(TargetVerifier[Target]):
         in_order = not OR_WORD.search(text, *(hit.span or ()))
         for gold in goal.answers:
             try:
-                whole = _whole(_bare(gold), hit.parts, in_order)
+                whole = whole_of(_bare(gold), hit.parts, in_order)
                 if all(quick(_bare(gold), part, self._policy_for(goal)) for part in hit.parts[:MAX_BOXES]):
                     return Extraction(hit.parts[0], hit.span, "boxes")
             except TooLarge:
@@ -237,7 +232,7 @@ class MathVerifier(TargetVerifier[Target]):
         undecided = Verdict("unparseable", extracted=found.final, span=found.span)
         rejected = ""
         for text in texts:
-            call = "maths" if _shape(_plain(text)) is not None else "latex"
+            call = "maths" if shape_of(_plain(text)) is not None else "latex"
             request = {"call": call, "gold": text, "answer": found.final, "policy": dataclasses.asdict(policy)}
             reply = await self._reply(request, clock)
             equal, reason = reply.data.get("equal"), str(reply.data.get("reason") or reply.status)
@@ -282,69 +277,7 @@ _STATISTIC = re.compile(
 """What is said of a matrix, a chance or a solution, which is not told from a number later: Var(X) = 3."""
 _NO_VALUE = re.compile(r"\A\s*,|\([A-E]\)|\b(?:or|and|not|nor|wrong|incorrect|false|except)\b")
 """What makes of a letter and what is behind it more, or less, than one choice."""
-_QUALIFIED = re.compile(
-    r"(?P<value>.*?[^\s,;])(?:\s*[,;]\s*|\s+|(?=\\text))"
-    r"(?P<words>\\text\s?\{[\s,]*(?:(?:for|where|with)(?: (?:all|any|every|each|some))?)?"
-    r"(?: (?:real|positive|arbitrary|fixed|non-?negative|natural))*(?: (?:constants?|integers?|numbers?))?\s*\})?\s*"
-    r"(?P<open>\()?(?P<letters>[A-Za-z](?:_\d)?(?:(?:\s*,\s*|\s*\\text\s?\{\s*and\s*\}\s*)[A-Za-z](?:_\d)?)?)\s*"
-    r"(?P<bound>(?:>|\\ge)\s*[01]|\\in\s*\\mathbb\s?\{?[CNQRZ]\}?(?:[\^_]\{?[+*>0]{1,3}\}?)?"
-    r"|\\ne\s*-?\d+(?:\s*,\s*-?\d+)*"
-    r"|\\text\s?\{\s*is an?y? (?:arbitrary |real |positive )*(?:constant|integer|number)\s*\})?\s*(?(open)\)\s*)"
-)
-"""A value, and behind it what its letter runs over: 2^k for all k > 0, 2x + c where c is a constant."""
-_BOUND_OR_PERIOD = re.compile(r"[<>]|\\(?:le|ge|ne|in|pi)(?![A-Za-z])")
-"""Signs of a value that its domain may change: a bound, or a period, which holds for whole numbers of both signs."""
-_DOMAINS = (
-    ("any", re.compile(r"\\mathbb\s?\{?R\}?(?!\s*[\^_])|\b(?:real|arbitrary|any) (?:\w+ )?(?:constant|number)s?\b")),
-    ("from 0", re.compile(r"\\ge\s*0|non-?negative")),
-    (
-        "from 1",
-        re.compile(r"\\ge\s*1|\\mathbb\s?\{?N|[\^_]\s?\{?\s?(?:\+|>\s*0)|\b(?:positive|natural) (?:integer|number)"),
-    ),
-)
-"""What is said of the letter of a family of values, by how it is said."""
-
-
-def _without_domain(text: str, other: str, is_gold: bool) -> tuple[str, str]:
-    """A text without what its letter runs over, and the letter, which may have another name where it is any number.
-
-    An answer may say what its letter runs over where the gold does not.
-    """
-    match = _QUALIFIED.fullmatch(text) if "\\" in text or "," in text else None
-    if match is None or not (match["words"] or match["bound"]):
-        return text, ""
-    value, limits = match["value"], match["bound"] or ""
-    kind, beside = _domain(match), _QUALIFIED.fullmatch(other)
-    if kind != "any" and (beside is not None or is_gold) and (beside is None or kind != _domain(beside)):
-        return text, ""
-    if limits.startswith(r"\ne") and r"\frac" not in value:
-        return text, ""  # c x^2 without c = 0 is another family
-    letters = re.findall(r"(?<![A-Za-z\\])[A-Za-z](?:_\d)?(?![A-Za-z])", match["letters"])
-    node = None if _BOUND_OR_PERIOD.search(value) else _shape(value)
-    if node is None or not node.symbols().issuperset(letters):
-        return text, ""
-    return value, letters[0] if kind == "any" and len(letters) == 1 else ""
-
-
-def _domain(match: re.Match[str]) -> str:
-    """What is said of a letter: any number, the words for what is no real number, or nothing that is known."""
-    limits = f"{match['words']} {match['bound']}"
-    return next((kind for kind, pattern in _DOMAINS if pattern.search(limits)), limits)
-
-
-_UNKNOWNS = frozenset("xyz")
-
-
-def _by_free_letter(gold: Term, answer: Term, letter: str, question: str) -> Term:
-    """An answer with the gold's letter for a number that may be any: kx beside cx for any real c."""
-    others = answer.symbols() - gold.symbols()
-    if not letter or letter in answer.symbols() or len(others) != 1:
-        return answer
-    (other,) = others
-    is_known = other in _UNKNOWNS or re.search(rf"(?<![A-Za-z]){other}(?![A-Za-z])", question)
-    return answer if is_known else renamed(answer, other, letter)
-
-
+_INTEGER = re.compile(r"-?[0-9]+")
 _LOGIC = re.compile(r"\\(?:neg|land|lor|to|implies|iff)(?![A-Za-z])")
 """Signs of a formula of logic."""
 
@@ -357,21 +290,22 @@ def weigh(
     Raises TooLarge beyond the grammar's caps.
     """
     left, right = _plain(gold), _plain(answer)
-    (left, letter), (right, _) = _without_domain(left, right, is_gold=True), _without_domain(right, left, is_gold=False)
+    are_integers, letter = bool(_INTEGER.fullmatch(left) and _INTEGER.fullmatch(right)), ""
+    if not are_integers:  # which leave nothing open
+        (left, letter), (right, _) = without_domain(left, right, True), without_domain(right, left, False)
     if decision := _by_text(gold, answer, left, right, question):
         return decision
-    first, second = _shape(left), _shape(right)
+    first, second = shape_of(left), shape_of(right)
     if first is None:
         return None, ""
     if first.op == "base" and right.upper() == first.args[0] and asks_base(question, first.args[1]):
         return True, "digits"  # 1011 for 1011_2, where the question says in which base
     if first.op == "text" and text_key(left) in OPPOSITES:
-        second = _shape(_plain(verdict_of(right)))  # Yes, with a reason
+        second = shape_of(_plain(verdict_of(right)))  # Yes, with a reason
     if second is None:
         return False, UNPARSED
-    first, second = _as_product(left, first, right, second), _as_product(right, second, left, first)
-    second = _by_free_letter(first, _decimal(first, right, second), letter, question)
-    first, second = _read_together(first, second, question)
+    if not are_integers:
+        first, second = read_beside(first, left, second, right, letter, question)
     if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_alike(first, second)
@@ -414,96 +348,6 @@ def _by_letter(letter: re.Match[str], answer: str) -> tuple[bool, str] | None:
     return None if _NO_VALUE.search(choice["value"]) else (True, "letter")
 
 
-def _read_together(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
-    """Both answers with what each leaves open read as the other one and the question have it."""
-    answer = _worked_out(gold, _valued(gold, _electrical(gold, answer)))
-    gold = read_bounds(gold, answer)
-    answer = read_constants(gold, read_turns(gold, answer, question), question)
-    gold = _in_unit(gold, answer, asks_unit(question))
-    gold, answer = read_residues(gold, answer, question if asks_residue(question) else "")
-    return read_axes(gold, answer)
-
-
-# -- an answer read beside its gold ------------------------------------------------------------------------------------
-def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
-    r"""A short word as the product of its letters beside a formula of just these letters: ab beside `a \cdot b`.
-
-    A formula has more than letters: `cat` is no product beside `act`, nor beside `a c t`.
-    """
-    short = node.op == "text" and text.isascii() and text.isalpha() and len(text) <= MAX_PRODUCT_WORD
-    if not short or other.op != "scalar" or re.fullmatch(r"[A-Za-z\s]*", beside):
-        return node
-    return (_shape(" ".join(text)) or node) if other.symbols() == frozenset(text) - CONSTANTS else node
-
-
-_IN_THOUSANDS = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)\s?(?:\\(?:text|mathrm)\s?\{\s?)?(?P<size>[kKM])\s?\}?")
-"""A number with the letter of a thousand or a million behind it: 45k, 4.5M."""
-_DECIMAL_COMMA = re.compile(r"\A(-?(?:USD |EUR )?(?:0|[1-9]\d*)),(\d+)(?=\D*\Z)")
-THOUSAND = 1000
-_LAKHS = re.compile(r"-?(?:USD |INR )?[1-9]\d?(?:,\d\d)+,\d{3}")
-
-
-def _decimal(gold: Term, text: str, answer: Term) -> Term:
-    """What is one number beside a gold that is one: a list, 2,5 by its comma or 12,34,567 as in India, and 45k."""
-    if gold.op == "scalar" and (short := _IN_THOUSANDS.fullmatch(text)) and (exact(gold.args[0]) or 0) >= THOUSAND:
-        size = "thousand" if short["size"] in "kK" else "million"
-        return _shape(f"{short[1]} {size}") or answer
-    if answer.op != "set" or gold.op not in ("scalar", "quantity"):
-        return answer
-    pointed = text.replace(",", "") if _LAKHS.fullmatch(text) else _DECIMAL_COMMA.sub(r"\1.\2", text)
-    number = _shape(pointed) if pointed != text else None
-    return number if number is not None and number.op in ("scalar", "quantity") else answer
-
-
-def _in_unit(gold: Term, answer: Term, asked: str) -> Term:
-    """A bare gold in the unit that is `asked`, beside an answer in one of its kind: 75 cents are 0.75 dollars."""
-    amount = answer.args[1] if answer.op == "named" else answer
-    if not asked or gold.op != "scalar" or amount.op not in ("quantity", "duration"):
-        return gold
-    is_alike = unit(amount.args[1]).dimension == unit(asked).dimension
-    return Term("quantity", (gold.args[0], asked)) if is_alike else gold
-
-
-def _electrical(gold: Term, answer: Term) -> Term:
-    """An answer with j for the imaginary unit, beside a complex number: 3 - 4j beside 3 - 4i."""
-    is_complex = gold.op == "scalar" and gold.args[0].op == "add" and not gold.symbols() and holds(gold, _IMAGINARY)
-    return renamed(answer, "j", "i") if is_complex and answer.symbols() == {"j"} else answer
-
-
-_IMAGINARY = Term("sym", ("i",))
-_OF_ONE_LETTER = frozenset({"abs", "sin", "cos", "tan", "cot", "sec", "csc"})
-_EXTREMES = frozenset({"min", "max"})
-
-
-def _valued(gold: Term, answer: Term) -> Term:
-    """The number that an answer gives to what is asked, beside a gold that is a number: m + n = 5, |z| = 5, min f = 5.
-
-    What is asked has several letters and no number: of 2x = 5 the answer would be x.
-    """
-    if gold.op not in ("scalar", "quantity") or gold.args[0].symbols() or answer.op != "rel":
-        return answer
-    operators, unknown, *sides = answer.args
-    if set(operators) != {"="} or any(side.symbols() for side in sides):
-        return answer
-    of_letters = len(unknown.symbols()) > 1 and not unknown.has("num", "pow", "fn")
-    of_letter = unknown.op == "fn" and unknown.args[0] in _OF_ONE_LETTER and unknown.args[1].op == "sym"
-    first = unknown.args[0] if unknown.op == "mul" else unknown  # min f(x) is read as a product
-    is_extreme = first.op == "fn" and first.args[0] in _EXTREMES and not unknown.has("num")
-    if not (of_letters or of_letter or is_extreme):
-        return answer
-    return shape(sides[0] if len(sides) == 1 else Term("rel", (operators[1:], *sides)))
-
-
-def _worked_out(gold: Term, answer: Term) -> Term:
-    """The last side of an equation that holds for all values, beside a gold in variables: x^2 - 1 = (x - 1)(x + 1)."""
-    if gold.op != "scalar" or not gold.args[0].symbols() or answer.op != "rel" or set(answer.args[0]) != {"="}:
-        return answer
-    from ttc.answers.normal import identical  # most answers are no equations
-
-    *sides, last = answer.args[1:]
-    return shape(last) if all(identical(side, last) for side in sides) else answer
-
-
 def _has_like_terms(gold: Term, answer: Term) -> bool:
     """Whether an answer for a constant that is no rational has a sum with terms that were not put together."""
     golds = list(scalars(gold))
@@ -527,7 +371,7 @@ def _defect(gold: str, policy: EqualityPolicy) -> str:
     if hit.final is None:
         return f"does not verify against itself: {hit.reason}"
     try:
-        _shape(_plain(bare))
+        shape_of(_plain(bare))
         same = quick(bare, hit.final, policy)
     except TooLarge as exc:
         return f"is too large: {exc}"
@@ -537,23 +381,6 @@ def _defect(gold: str, policy: EqualityPolicy) -> str:
 def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
     """Compare the values of two answers in this process; None when it takes a worker."""
     return weigh(gold, answer, policy)[0]
-
-
-def _whole(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
-    """Parts as one answer of the gold's kind: a set, a tuple where they are `in_order`, a time; None where none is.
-
-    Raises TooLarge.
-    """
-    contents = ", ".join(parts)
-    node, is_time = _shape(_plain(gold)), _is_time(contents)
-    node = node.args[1] if node is not None and node.op == "named" else node
-    if node is None:
-        return None
-    if node.op in ("quantity", "duration"):
-        return contents if is_time else None
-    if len(node.args) != len(parts):
-        return None
-    return contents if node.op == "set" else f"({contents})" if node.op == "tuple" and in_order else None
 
 
 def _with_unit(extraction: Extraction, text: str) -> Extraction:
@@ -570,7 +397,8 @@ def _with_unit(extraction: Extraction, text: str) -> Extraction:
 
 
 _BEHIND_BOX = re.compile(
-    r"\}\s?(?:\$\$?|\\\)|\\\])\s(?!in\s)(?P<unit>[A-Za-z]{2,14})(?![A-Za-z/^])(?! (?:per|squared|cubed)\b)"
+    r"\}\s?(?:\$\$?|\\\)|\\\])\s(?!in\s)"
+    r"(?P<unit>[A-Za-z]{1,14}/[A-Za-z]{1,10}(?:\^?[23])?|[A-Za-z]{2,14})(?![A-Za-z/^])(?! (?:per|squared|cubed)\b)"
 )
 r"""A word behind a formula that ends with a box: `$\boxed{5}$ miles`."""
 _AMOUNT = re.compile(r"[-\d.,{}\s]+|\d*\s*\\[dt]?frac\s?\{\d+\}\s?\{\d+\}")
@@ -617,20 +445,3 @@ def _card(name: str, version: str, pool: Pool) -> Card:
 
 
 _plain = functools.lru_cache(maxsize=4096)(plain)
-
-
-def _is_time(text: str) -> bool:
-    """Whether a list is one time in several units."""
-    node = _shape(_plain(text))
-    return node is not None and node.op == "set" and duration(node.args) is not None
-
-
-@functools.lru_cache(maxsize=4096)
-def _shape(text: str) -> Term | None:
-    try:
-        return shape(parse(text))
-    except TooLarge:
-        raise
-    except Unparsed:
-        # Not in the grammar; a size cap, which is an Unparsed too, has been passed on.
-        return None

@@ -22,7 +22,8 @@ from collections.abc import Iterator, Mapping
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import UNITS, Term, exact, holds, num
 from ttc.answers.shapes import shape
-from ttc.answers.tokens import CHANGE, ONES, Unparsed, plain
+from ttc.answers.tokens import CHANGE, Unparsed, plain
+from ttc.answers.words import ONES
 from ttc.core import Form, Target
 
 FORMS: Mapping[Form, frozenset[str]] = {

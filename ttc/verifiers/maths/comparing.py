@@ -42,13 +42,13 @@ from ttc.answers.nodes import (
     duration,
     exact,
     holds,
-    num,
     renamed,
     unit,
     unit_and_way,
     unit_words,
 )
-from ttc.answers.shapes import AXES, by_clock, components, entries, in_letters, least_residue, matrix_rows, word_key
+from ttc.answers.shapes import by_clock, components, entries, in_letters, least_residue, matrix_rows
+from ttc.answers.words import word_key
 
 Ternary: TypeAlias = bool | None
 """True, False, or None: not decided."""
@@ -349,167 +349,7 @@ def read_alike(left: Term, right: Term) -> tuple[Term, Term]:
     return left, right
 
 
-# -- golds and answers that say one thing in unlike ways ---------------------------------------------------------------
-def read_bounds(gold: Term, answer: Term) -> Term:
-    """A gold |x - a| < b as its interval, and |x - a| > b as its two, beside an answer that is no such relation.
-
-    An answer is not read so: it may only repeat the question.
-    """
-    if gold.op != "rel" or answer.op == "rel" or len(gold.args) != 3:
-        return gold
-    (operator,), left, right = gold.args
-    if right.op == "fn":
-        operator, left, right = _FLIP.get(operator, ""), right, left
-    bound = exact(right)
-    if left.op != "fn" or left.args[0] != "abs" or bound is None or bound <= 0:
-        return gold
-    inner = left.args[1]
-    name, centre = next(iter(inner.symbols()), ""), _centre(inner)
-    if centre is None or name in _COMPLEX:
-        return gold
-    low, high = (Term("scalar", (num(end),)) for end in (centre - bound, centre + bound))
-    below, above = Term("scalar", (Term("neg", (Term("inf"),)),)), Term("scalar", (Term("inf"),))
-    open_ends = Term("union", (Term("tuple", (below, low)), Term("tuple", (high, above))))
-    closed = Term("union", (Term("interval", (below, low, False, True)), Term("interval", (high, above, True, False))))
-    body = {
-        "<": Term("tuple", (low, high)), "<=": Term("interval", (low, high, True, True)),
-        ">": open_ends, ">=": closed,
-    }.get(operator)  # fmt: skip
-    return gold if body is None else Term("named", (name, body))
-
-
-_FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_COMPLEX = frozenset("zw")
-"""Letters of complex numbers, of which |z| < 1 is a disc."""
-
-
-def _centre(node: Term) -> Fraction | None:
-    """The a of x - a; None for all else."""
-    if node.op == "sym" and node.symbols():
-        return Fraction(0)
-    if node.op != "add" or len(node.args) != 2:
-        return None
-    letters = [item for item in node.args if item.op == "sym"]
-    rest = [exact(item) for item in node.args if item.op != "sym"]
-    return -rest[0] if len(letters) == len(rest) == 1 and letters[0].symbols() and rest[0] is not None else None
-
-
-def read_turns(gold: Term, answer: Term, question: str) -> Term:
-    """The integer of a solution by the gold's letter: x = pi/6 + n pi beside x = pi/6 + k pi.
-
-    Other solutions than periodic ones have letters of their own only where the question names none: n = 2^k.
-    """
-    if gold.op not in ("named", "tuple") or not (_has_pi(gold) or question):
-        return answer
-    own, other = gold.symbols() - answer.symbols(), answer.symbols() - gold.symbols()
-    if len(own) != 1 or len(other) != 1 or not own | other <= _INTEGERS:
-        return answer
-    if not _has_pi(gold) and any(re.search(rf"(?<![A-Za-z]){letter}(?![A-Za-z])", question) for letter in own | other):
-        return answer
-    return renamed(answer, *other, *own)
-
-
-_INTEGERS = frozenset("klmnt")
-
-
-_ARBITRARY = re.compile(r"[CcKk](?:_\{?\d\}?)?|[AB]")
-_DIFFERENTIAL = re.compile(r"\bdifferential equation|[a-z]'|\\frac\s?\{\s?d|\bd[a-z]\s?/\s?d[a-z]|\\dot", re.IGNORECASE)
-
-
-def read_constants(gold: Term, answer: Term, question: str) -> Term:
-    """The arbitrary constants of a solution by the gold's letters, where a question has a differential equation."""
-    own, other = sorted(gold.symbols() - answer.symbols()), sorted(answer.symbols() - gold.symbols())
-    if {"C_1", "C_2"} <= gold.symbols() & answer.symbols():
-        return _in_order(gold, answer)
-    if not own or len(own) != len(other) or not all(map(_ARBITRARY.fullmatch, (*own, *other))):
-        return answer
-    letters = {letter for letter in (*own, *other) if re.search(rf"(?<![A-Za-z\\]){letter}(?![A-Za-z])", question)}
-    if letters or not _DIFFERENTIAL.search(question):
-        return answer
-    for letter, name in zip(other, own, strict=True):
-        answer = renamed(answer, letter, name)
-    return answer
-
-
-def _in_order(gold: Term, answer: Term) -> Term:
-    """A solution with C_1 for C_2, where both sides have both, by the terms of the gold: neither comes first."""
-    other = renamed(renamed(renamed(answer, "C_1", "C_0"), "C_2", "C_1"), "C_0", "C_2")
-    terms, as_said, swapped = (set(_terms(node)) for node in (gold, answer, other))
-    return other if len(terms & swapped) > len(terms & as_said) else answer
-
-
-def _terms(node: Term) -> tuple[Term, ...]:
-    """The terms of the sum that a name or a scalar is."""
-    body = node.args[1] if node.op == "named" else node
-    return body.args[0].args if body.op == "scalar" and body.args[0].op == "add" else ()
-
-
-def read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
-    """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 in a `question` on a remainder by 7."""
-    body = answer.args[1] if answer.op == "named" else answer
-    if any(map(_has_residue, (gold, answer))):
-        gold, answer = _progression(gold), _progression(answer)
-        body = answer.args[1] if answer.op == "named" else answer
-    if gold.op == "residue" and body.op == "scalar":
-        return gold.args[0], answer
-    if question and gold.op == "scalar" and body.op == "residue" and body.args[0].op == "scalar":
-        least = least_residue(body)
-        if least is not None and least == exact(body.args[0].args[0]) and _has_modulus(question, body.args[1]):
-            return gold, body.args[0]  # 10 mod 7 is no remainder
-    return gold, answer
-
-
-def _progression(node: Term) -> Term:
-    """Numbers n = 6k + 1, or several such, as the residue classes that they are; all else as it is."""
-    if node.op != "named":
-        return _residue_class(node)
-    body = node.args[1]
-    classes = tuple(map(_residue_class, body.args if body.op == "set" else (body,)))
-    return Term("named", (node.args[0], Term("set", classes) if body.op == "set" else classes[0]))
-
-
-def _has_residue(node: Term) -> bool:
-    """Whether a shape is a residue class, or several, perhaps under a name."""
-    body = node.args[1] if node.op == "named" else node
-    return body.op == "residue" or (body.op == "set" and any(item.op == "residue" for item in body.args))
-
-
-def _residue_class(node: Term) -> Term:
-    """The numbers 6k + 1 as a residue class; all else as it is."""
-    if node.op != "scalar":
-        return node
-    inner = node.args[0]
-    letter = next(iter(inner.symbols()), "")
-    from ttc.answers.normal import line  # seldom needed
-
-    slope, start = line(inner, letter) if letter in _INTEGERS and len(inner.symbols()) == 1 else (None, None)
-    if slope is None or start is None or slope.denominator != 1 or start.denominator != 1 or abs(slope) < 2:
-        return node
-    return Term("residue", (Term("scalar", (num(start % abs(slope)),)), Term("scalar", (num(abs(slope)),))))
-
-
-def _has_modulus(question: str, modulus: Term) -> bool:
-    """Whether a question has that modulus, where it is a number."""
-    size = exact(modulus.args[0]) if modulus.op == "scalar" else None
-    return size is None or re.search(rf"(?<![\d.,]){size}(?![\d/]|[.,]\d)", question.replace("{,}", "")) is not None
-
-
 # -- how a shape is read beside one of another kind --------------------------------------------------------------------
-def read_axes(left: Term, right: Term) -> tuple[Term, Term]:
-    r"""Two sums over axes that are written in unlike ways, `2\hat{i} - \hat{j}` and 2i - j, as vectors."""
-    if left.op != "scalar" or right.op != "scalar":
-        return left, right
-    letters = [node.symbols() & frozenset(AXES) for node in (left, right)]
-    marks = [{name.partition(":")[0] for name in side if ":" in name} for side in letters]
-    if marks[0] == marks[1] or min(map(len, letters)) < 2:
-        return left, right
-    sides = [components(node.args[0], 3) for node in (left, right)]
-    if not all(sides):
-        return left, right
-    first, second = (Term("tuple", tuple(Term("scalar", (item,)) for item in side)) for side in sides)
-    return first, second
-
-
 def _in_letters(node: Term, beside: Term) -> Term:
     """A quantity beside an expression in the letters of its unit: 2 g is 2 times g, 2mg is 2 times m times g."""
     product = in_letters(Term("quantity", node.args))
@@ -679,10 +519,11 @@ def _in_degrees(name: str) -> bool:
 
 
 def _in_radians(node: Term, name: str) -> bool:
-    return unit(name).dimension == "angle" if name else _has_pi(node)
+    return unit(name).dimension == "angle" if name else has_pi(node)
 
 
-def _has_pi(node: Term) -> bool:
+def has_pi(node: Term) -> bool:
+    """Whether pi stands at or below a node."""
     return holds(node, _PI)
 
 
@@ -745,7 +586,7 @@ def _names_another(node: Term, other: Term) -> bool:
     return any(item.op == "named" and item.args[0].partition("_")[0] != node.args[0] for item in other.args)
 
 
-_PLACES = frozenset({"r", "vec:r", "(x,y)", "(x,y,z)"})
+_PLACES = frozenset({"r", "vec:r", "r(t)", "vec:r(t)", "(x,y)", "(x,y,z)"})
 """What the points of a line are called."""
 
 

@@ -52,6 +52,19 @@ class Audit:
             raise ConfigError(f"audit log {path} cannot be opened: {exc.strerror or exc}") from exc
         self._synced = 0.0
 
+    def log(
+        self,
+        label: Json,
+        digest: str,
+        target: TargetLike,
+        submission: Submission,
+        verifier: str,
+        verdict: Verdict,
+        remembered: bool,
+    ) -> None:
+        """Write one verdict of a service."""
+        self.append(Entry(label, digest, target, submission, verifier, verdict, remembered))
+
     def append(self, entry: Entry) -> None:
         """Write one entry."""
         now = time.monotonic()

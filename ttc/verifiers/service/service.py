@@ -42,7 +42,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from ttc.config.plugins import blamed
 from ttc.config.values import above, at_least
@@ -50,10 +50,28 @@ from ttc.core import Json, Submission, TargetLike, Verdict, Verifier, written
 from ttc.errors import ConfigError, PluginError, VerifierError
 from ttc.verifiers.shared.contract import Canary, Card, card_of
 
-if TYPE_CHECKING:
-    from ttc.verifiers.service.audit import Audit
-
 KEPT = 10_000
+
+
+class VerdictLog(Protocol):
+    """Where every verdict is written with what it was made of, such as an `Audit`."""
+
+    def log(
+        self,
+        label: Json,
+        digest: str,
+        target: TargetLike,
+        submission: Submission,
+        verifier: str,
+        verdict: Verdict,
+        remembered: bool,
+    ) -> None:
+        """Write one verdict; may be called from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Bring everything to where it stays."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +183,7 @@ class Service:
         memory: int = 10_000,
         concurrency: int = 16,
         wall_s: float | None = None,
-        audit: Audit | None = None,
+        audit: VerdictLog | None = None,
     ) -> None:
         """Serve `verifier`, which is closed with the service, as is `audit`.
 
@@ -314,10 +332,7 @@ class Service:
         self._meter.add(verdict, time.perf_counter() - job.began, remembered=remembered)
         try:
             if self._audit is not None:
-                from ttc.verifiers.service.audit import Entry
-
-                entry = Entry(job.label, job.key, job.target, job.submission, self.name, verdict, remembered)
-                self._audit.append(entry)
+                self._audit.log(job.label, job.key, job.target, job.submission, self.name, verdict, remembered)
         except Exception as exc:  # a verdict that could not be logged is not handed out; the caller learns why
             job.answer.set_exception(exc)
         else:
