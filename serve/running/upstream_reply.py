@@ -15,7 +15,8 @@ from typing import Any
 
 from serve.running.deltas import overlap
 from serve.running.events import FinishReason, TokenCounts
-from ttc.answers.kinds import extract, key, same_form
+from ttc.answers.kinds import extract, same_form
+from ttc.answers.kinds import key as answer_key
 from ttc.core import FILTERED, Event, Message, Usage
 from ttc.engines.openai.wire import (
     ServerUsage,
@@ -76,7 +77,7 @@ class UpstreamReply:
         if final is None:
             return ""
         is_form = bool(self.tool_calls) or same_form(self.content) is not None
-        return f"form:{final}" if is_form else f"final:{key(final, kind)}"
+        return f"form:{final}" if is_form else f"final:{answer_key(final, kind)}"
 
 
 def counted_usage(
