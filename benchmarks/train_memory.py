@@ -4,8 +4,8 @@
 
 Each row is a process of its own: a random model of one of four sizes with a vocabulary of 32,768, its reference, AdamW
 and two updates of a GRPO stage on rollouts of random tokens, plain and with recomputed activations. Measured is the
-largest resident memory above that of the same process before the model was loaded. The engine is left out of the plan,
-since none is loaded.
+largest resident memory above that of the same process before the model was loaded. Engine and libraries are left out of
+the plan, since neither is loaded in between.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def row(size: str, again: bool) -> dict[str, Any]:
     )  # fmt: skip
     fields = {"max_tokens": LENGTH - 256, "micro_tokens": 2048, "checkpointing": again, "engine": "embedded"}
     parts = stage_memory("grpo", fields, config, counts_of(config), 1, None)
-    planned = sum(value for name, value in parts.items() if name != "engine")
+    planned = sum(value for name, value in parts.items() if name not in ("engine", "libraries"))
     before = _peak()
     torch.manual_seed(0)
     model, reference = (AutoModelForCausalLM.from_config(config, attn_implementation="sdpa") for _ in range(2))
