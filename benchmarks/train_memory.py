@@ -11,6 +11,7 @@ the plan, since neither is loaded in between.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import subprocess
@@ -33,10 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.one is not None:
         print(json.dumps(row(options.one[0], options.one[1] == "true")))
         return 0
-    rows = [child(size, again) for size in SIZES for again in ("false", "true")]
-    for each in rows:
+    rows = []
+    for size, again in itertools.product(SIZES, ("false", "true")):
+        each = child(size, again)
         numbers = f"{each['planned']:.2f} | {each['measured']:.2f} | {each['off']:+.0%}"
-        print(f"| {each['size']} | {each['again']} | {numbers} |")
+        print(f"| {each['size']} | {each['again']} | {numbers} |", flush=True)
+        rows.append(each)
     if options.save is not None:
         options.save.write_text(json.dumps(rows, indent=1) + "\n")
     return int(any(not 0 <= each["off"] <= 0.2 for each in rows))
