@@ -4,13 +4,14 @@
 
 Each row is a process of its own: a random model of one of four sizes with a vocabulary of 32,768, its reference, AdamW
 and two updates of a GRPO stage on rollouts of random tokens, plain and with recomputed activations. Measured is the
-largest resident memory above that of the same process before the model was loaded. The engine is left out of the plan,
-since none is loaded.
+largest resident memory above that of the same process before the model was loaded. Engine and libraries are left out of
+the plan, since neither is loaded in between.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import resource
 import subprocess
@@ -33,10 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.one is not None:
         print(json.dumps(row(options.one[0], options.one[1] == "true")))
         return 0
-    rows = [child(size, again) for size in SIZES for again in ("false", "true")]
-    for each in rows:
+    rows = []
+    for size, again in itertools.product(SIZES, ("false", "true")):
+        each = child(size, again)
         numbers = f"{each['planned']:.2f} | {each['measured']:.2f} | {each['off']:+.0%}"
-        print(f"| {each['size']} | {each['again']} | {numbers} |")
+        print(f"| {each['size']} | {each['again']} | {numbers} |", flush=True)
+        rows.append(each)
     if options.save is not None:
         options.save.write_text(json.dumps(rows, indent=1) + "\n")
     return int(any(not 0 <= each["off"] <= 0.2 for each in rows))
@@ -70,7 +73,7 @@ def row(size: str, again: bool) -> dict[str, Any]:
     )  # fmt: skip
     fields = {"max_tokens": LENGTH - 256, "micro_tokens": 2048, "checkpointing": again, "engine": "embedded"}
     parts = stage_memory("grpo", fields, config, counts_of(config), 1, None)
-    planned = sum(value for name, value in parts.items() if name != "engine")
+    planned = sum(value for name, value in parts.items() if name not in ("engine", "libraries"))
     before = _peak()
     torch.manual_seed(0)
     model, reference = (AutoModelForCausalLM.from_config(config, attn_implementation="sdpa") for _ in range(2))

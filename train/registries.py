@@ -30,6 +30,7 @@ from ttc.config.recipes import parse_spec
 from ttc.config.registry import VERIFIERS, Registry
 from ttc.config.signatures import call
 from ttc.core import Verifier
+from ttc.errors import ConfigError, RecordError
 
 ADVANTAGES = Registry("advantage", "train.advantages", "ttc.advantages", PluginShape(("train.update.terms:Advantage",)))
 ENVIRONMENTS = Registry(
@@ -56,7 +57,12 @@ def make_task(spec: str) -> Task:
     """Return the task named by `spec`, with its parameters; its rows come from the folder TTC_DATA, if that is set."""
     name, options = parse_spec(spec)
     supply = {"data": os.environ[DATA]} if os.environ.get(DATA) and "data" not in options else {}
-    task: Task = TASKS.checked(name, call(load_task(name), options, supply=supply))
+    try:
+        task: Task = TASKS.checked(name, call(load_task(name), options, supply=supply))
+    except (ConfigError, RecordError) as exc:
+        if "--set task." not in str(exc):
+            raise
+        raise type(exc)(f"{exc}; in a recipe or spec, {name}:KEY=VALUE,... stands for --set task.KEY=VALUE") from exc
     return task
 
 

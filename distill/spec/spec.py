@@ -216,7 +216,9 @@ def parse_spec(table: Mapping[str, Any]) -> JobSpec:
     for key in table:
         if key not in (*keys, *apart):
             names = [*keys, *apart]
-            raise ConfigError(f"unknown key {key!r}{nearest(key, names)} (known: {', '.join(names)})")
+            place = next((where for where, inside in _inside().items() if key in inside), None)
+            hint = nearest(key, names) if place is None else f"; it belongs into a table: {place}.{key}"
+            raise ConfigError(f"unknown key {key!r}{hint} (known: {', '.join(names)})")
     options = parse(own, table.get(own, {}), Mapping[str, Any])
     method_fields = bind(factory, options, supply={})
     written = {key: value for key, value in table.items() if key not in apart}
@@ -224,6 +226,13 @@ def parse_spec(table: Mapping[str, Any]) -> JobSpec:
     spec = build(JobSpec, {**written, "teachers": teachers, "domains": domains, "options": options})
     factory(**method_fields).check(spec)
     return spec
+
+
+def _inside() -> dict[str, set[str]]:
+    """By table of a spec the keys that people look for outside of it."""
+    tables = {"sampling": Sampling, "eval": EvalSpec, "mix": MixSpec}
+    own = {where: {item.name for item in fields(table)} for where, table in tables.items()}
+    return own | {"train": {"steps", "epochs", "rows", "lr", "warmup", "lora", "prompts"}}
 
 
 def _teachers(value: Any) -> tuple[TeacherSpec, ...]:

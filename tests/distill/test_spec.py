@@ -49,6 +49,8 @@ def test_domains_are_one_task_or_tables():
     [
         ({"method": None}, "key 'method' is required"),
         ({"metod": 1}, "unknown key 'metod'; did you mean 'method'"),
+        ({"max_tokens": 9}, r"unknown key 'max_tokens'; it belongs into a table: sampling\.max_tokens"),
+        ({"lr": 1e-5}, r"unknown key 'lr'; it belongs into a table: train\.lr"),
         ({"rejection": {"k": 1}}, "rejection has no parameter 'k'"),
         ({"search": {}}, "unknown key 'search'"),
         ({"n": 0}, "n must be at least 1, got 0"),

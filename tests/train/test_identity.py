@@ -12,7 +12,8 @@ from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.recipe.contents import path_contents, run_contents
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
-from ttc.errors import ConfigError
+from train.registries import make_task
+from ttc.errors import ConfigError, RecordError
 
 TASK = """data = "{data}"
 prompt = "{{question}}"
@@ -185,6 +186,28 @@ def test_an_untouched_run_goes_on_where_it_was_though_every_file_is_newer(cut, t
     assert "resumed at step 1" in told
     run(cut, told.append, out=tmp_path / "run")
     assert told[-1].endswith("is done")
+
+
+def test_the_columns_of_a_tasks_rows_are_named_behind_its_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("train", 1), ("test", 2)):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"input": f"{value}+1", "label": str(value + 1)}) + "\n")
+    stage = """[[stage]]
+kind = "grpo"
+task = "train.jsonl:question=input,answer=label"
+held_out = "test.jsonl:question=input,answer=label"
+steps = 1
+lr = 1e-3
+"""
+    contents = run_contents(read_recipe(write(tmp_path, stage)), None, tmp_path / "run")
+    assert {"task of 1-grpo: train.jsonl", "held_out of 1-grpo: test.jsonl"} <= contents.keys()
+
+
+def test_a_task_without_its_columns_says_how_a_recipe_names_them(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps({"prompt": "1+1", "reward_model": {"ground_truth": "2"}}) + "\n")
+    with pytest.raises(RecordError, match=r"answer=reward_model\.ground_truth; in a recipe or spec, .*rows\.jsonl:K"):
+        make_task(str(file))
 
 
 def test_stages_of_the_run_and_words_that_a_folder_shares_are_no_contents(tmp_path, monkeypatch):

@@ -104,6 +104,20 @@ def test_an_engine_is_counted_where_something_is_asked_and_merged_weights_beside
     assert "merged" not in plain and asking["merged"] == pytest.approx(4 * 1.5437, rel=1e-3)
 
 
+def test_a_process_on_a_cpu_holds_its_libraries_and_a_copy_of_what_it_pushed(tmp_path: Path) -> None:
+    recipe = tmp_path / "three.toml"
+    own = 'task = "arithmetic"\nheld_out = "svamp"\nsteps = 1\nlr = 1e-5\n'
+    rows = 'data = "rows.jsonl"\nsteps = 1\nlr = 1e-5\n'
+    recipe.write_text(f'[[stage]]\nkind = "grpo"\n{own}[[stage]]\nkind = "sft"\n{rows}')
+    (rl, tuned), (rl_on_gpu, _) = (
+        [cost.memory for cost in plan_recipe(read_recipe(str(recipe)), QWEN25, None, None, memory, device)]
+        for memory, device in ((None, "cpu"), (24.0, "cuda"))
+    )
+    assert rl["pushed"] == rl["weights"] and "pushed" not in tuned
+    assert rl["libraries"] == tuned["libraries"] == 0.5
+    assert not {"pushed", "libraries"} & rl_on_gpu.keys()
+
+
 def test_tokens_of_a_plan_are_said_to_be_bounds() -> None:
     cost = StageCost("1-sft", {"weights": 1.0}, None, 0, 30720, 6, None, None)
     assert next(lines([cost])) == "1-sft: 6 steps, at most 0 tokens sampled and 30,720 trained"

@@ -201,3 +201,25 @@ def test_a_file_that_is_one_json_list_is_said_to_be_one(tmp_path: Path, text) ->
     path = written(tmp_path, [[{"prompt": "a", "completion": "b"}]])
     with pytest.raises(RecordError, match="line 1: a JSON list, not an object; write one row a line"):
         read_examples(path, text, END)
+
+
+def test_a_json_list_over_several_lines_is_said_to_be_one(tmp_path: Path, text) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps([{"prompt": "a", "completion": "b"}], indent=1))
+    with pytest.raises(RecordError, match=r"rows\.json, line 1: a JSON list, not an object; write one row a line"):
+        read_examples(path, text, END)
+
+
+def test_a_field_that_is_null_is_as_if_it_were_not_there(tmp_path: Path, text) -> None:
+    row = {"prompt": "a", "completion": "b"}
+    turns = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    nulls = dict.fromkeys(("mode", "weight", "thinking", "id", "cluster", "tools", "messages"))
+    plain, null = (read_examples(written(tmp_path, [one]), text, END) for one in (row, {**nulls, **row}))
+    assert null == plain
+    told = read_examples(written(tmp_path, [turns, {**turns, "prompt": None, "completion": None}]), text, END)
+    assert told[0].token_ids == told[1].token_ids
+
+
+def test_a_number_as_the_completion_is_refused_with_its_value(tmp_path: Path, text) -> None:
+    with pytest.raises(RecordError, match="line 1: completion must be a text, got 12"):
+        read_examples(written(tmp_path, [{"prompt": "a", "completion": 12}]), text, END)

@@ -37,6 +37,8 @@ MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]]:
     """Yield (place for messages, object) of a JSON-lines file whose lines may have a prompt, a mode and `fields`.
 
+    A field that is null is left out: tables are exported with every column in every row.
+
     Raises:
         ConfigError: no such file or data set.
         RecordError: a line that is no object, has another field, or text that no tokenizer reads.
@@ -44,13 +46,24 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
     named = NamedRows.of(str(path))
     if named is None and not path.is_file():
         raise ConfigError(f"{path} {why_no_file(path)}; expected a JSON-lines file")
+    if named is None:
+        _refuse_list(path)
     rows = iterate(path, whole=True) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
     for number, row in rows:
         where = f"{path}, line {number}"
         check_fields(row, fields, where)
-        yield where, _from_turns(row, where)
+        yield where, _from_turns({name: value for name, value in row.items() if value is not None}, where)
 
 
+def _refuse_list(path: Path) -> None:
+    """Raise RecordError for a file that is one JSON list, which may be spread over many lines."""
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
+        first = next((line.lstrip() for line in file if line.strip()), "")
+    if first.startswith("["):
+        raise RecordError(f"{path}, line 1: {_LISTED}")
+
+
+_LISTED = "a JSON list, not an object; write one row a line (JSON lines)"
 _NAMES = ("id", "cluster")
 """Names of a row: its own, and that of all variants of it."""
 
@@ -59,7 +72,7 @@ def check_fields(row: Any, fields: set[str], where: str) -> None:
     """Raise RecordError for a row that is no object, has another field, no name as its id, or unreadable text."""
     allowed = {"prompt", "messages", "tools", "mode", *_NAMES} | fields
     if isinstance(row, list):
-        raise RecordError(f"{where}: a JSON list, not an object; write one row a line (JSON lines)")
+        raise RecordError(f"{where}: {_LISTED}")
     if not isinstance(row, dict):
         raise RecordError(f"{where}: not a JSON object")
     for name in row:
@@ -178,7 +191,8 @@ def read_answer(row: Mapping[str, Any], where: str) -> tuple[str, str | None]:
     """A row's answer, and the thought before it; raises RecordError, also for an empty answer."""
     answer, thinking = row.get("completion"), row.get("thinking")
     if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
-        raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
+        name, value = ("thinking", thinking) if isinstance(answer, str) else ("completion", answer)
+        raise RecordError(f"{where}: {name} must be a text, got {_short(value)}")
     if not answer.strip():
         raise RecordError(f"{where}: the answer is empty and would teach the model to say nothing; leave the row out")
     return answer, thinking

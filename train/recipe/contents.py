@@ -89,22 +89,22 @@ def task_contents(owner: str, task: Task, limit: int | None) -> dict[str, str]:
 def _stage_contents(step: RecipeStep, place: str, made: set[str], out: Path) -> dict[str, str]:
     """The contents of stage `place`; names in `made` are stages of the run, not files."""
     contents = code_digests("stage", step.kind)
+    asked = step.stage.tasks() if isinstance(step.stage, Asking) else {}
     for field, value in step.fields.items():
-        for text in map(_located, texts_in(value)):
+        for text in texts_in(value) if field in asked else map(_located, texts_in(value)):
             if text not in made and text.partition(":")[2] not in made:
                 contents |= path_contents(f"{field} of {place}", text, out)
     if isinstance(step.stage, Naming):
         for field, names in step.stage.models().items():
             for folder in (_place(name, out) for name in names if name not in made):
                 contents |= {} if folder is None else _model_contents(f"{field} of {place}", folder)
-    if isinstance(step.stage, Asking):
-        for field, (task, limit) in step.stage.tasks().items():
-            contents |= task_contents(f"{field} of {place}", task, limit)
+    for field, (task, limit) in asked.items():
+        contents |= task_contents(f"{field} of {place}", task, limit)
     return contents
 
 
 def _located(text: str) -> str:
-    """`text`, or the local copy if it names rows of a data set that has one."""
+    """`text`, or the local copy if it names rows to learn from a data set that has one."""
     named = NamedRows.of(text)
     file = None if named is None else named.file()
     return text if file is None else str(file)

@@ -6,7 +6,8 @@ weights, gradients and moments in fp32, the reference, the critic, models that r
 a chunk of logits a few times over, and the engine's share. Hours come from a probe of a few seconds: how fast this
 machine updates and samples with this model; without it there are none. Tokens are upper bounds, with rollouts at full
 length. For blocks that an allocator keeps, a tenth of a device of known size is left free; a CPU's heap keeps blocks of
-up to 32 MiB, which is a part of its own (`benchmarks.train_memory`). Left out: memory of other processes, and traffic
+up to 32 MiB, which is a part of its own (`benchmarks.train_memory`), and so are the libraries of the process, and the
+copy of the weights that an engine that dies is replaced from. Left out: memory of other processes, and traffic
 between devices.
 """
 
@@ -37,6 +38,8 @@ FREE = 0.1
 """Share of a device that is kept free."""
 _HEAP = 0.5
 """What glibc's heap keeps of freed blocks, as a share of what is in use; the most that was measured is 0.47."""
+_LIBRARIES = 0.5
+"""GB of a process that has loaded torch, transformers and an engine; 0.46 were measured."""
 _LEARNERS = ("grpo", "ppo", "agent", "on_policy")
 _TRAINED = (*_LEARNERS, "sft", "preference", "reward_model", "prm", "verifier_lm")
 _PAIRS = ("preference", "reward_model")
@@ -183,8 +186,9 @@ def stage_memory(
     whole = counts.parameters
     asks = "engine" in fields and any(fields.get(name) for name in ("task", "held_out"))
     engine = {"engine": _engine_gb(str(fields["engine"]), counts, limit)} if asks else {}
+    libraries = {"libraries": _LIBRARIES} if device == "cpu" else {}
     if kind not in _TRAINED:
-        return engine or {"engine": 4 * whole / GB}
+        return (engine or {"engine": 4 * whole / GB}) | libraries
     rank = int(fields.get("lora") or 0)
     trained = rank * counts.per_rank if rank else whole
     each = 2 if rank and fields.get("autocast") else 4  # bytes of a frozen weight
@@ -202,6 +206,8 @@ def stage_memory(
     if rank and (device == "cpu" or kind in _LEARNERS):  # those of a GPU are merged there for the engine alone
         parts["merged"] = 4 * whole / GB
     judges = len(fields.get("reward_model") or ()) + sum(bool(fields.get(name)) for name in _JUDGES)
+    if engine and kind in _LEARNERS and device == "cpu":  # for the next engine, should this one die
+        parts["pushed"] = 4 * whole / GB
     if judges:
         parts["judges"] = 4 * whole * judges / GB
     if kind == "ppo" and fields.get("critic") != "head":
@@ -210,7 +216,7 @@ def stage_memory(
         parts["gathered"] = 4 * (2 * whole / counts.layers + counts.ids * counts.hidden) / GB
     if limit is None:  # of a device whose size is known a tenth stays free instead
         parts["allocator"] = _HEAP * sum(parts.values())
-    return parts | engine
+    return parts | engine | libraries
 
 
 def head_bytes(kind: str, fields: Mapping[str, Any], counts: ModelCounts, device: str) -> float:

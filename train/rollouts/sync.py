@@ -113,8 +113,8 @@ class Revived(Wrapped):
         return await self._try(lambda engine: engine.logprobs(token_ids, start, on_usage))
 
     async def load_weights(self, state: Mapping[str, Any]) -> None:
-        """See `ttc.core.WeightSync`; a copy is kept for the next engine."""
-        self._weights = {name: tensor.clone() for name, tensor in state.items()}
+        """See `ttc.core.WeightSync`; a copy for the next engine is kept in the machine's memory, not on a device."""
+        self._weights = {name: tensor.to("cpu", copy=True) for name, tensor in state.items()}
         await self._try(lambda engine: engine.load_weights(state))
 
     def counters(self) -> Usage:
