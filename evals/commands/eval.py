@@ -2,6 +2,7 @@
 
     ttc eval --strategy tree                               the packaged model on arithmetic
     ttc eval --strategy direct:temperature=0,majority,tree --n 16 --limit 1000 --out runs/first
+    ttc eval --base-url http://127.0.0.1:8000/v1 --task mine.csv --strategy direct,majority,adaptive --n 8
     ttc eval --task gsm8k --engine vllm --model Qwen/Qwen3-4B --scorer prm:Qwen/Qwen2.5-Math-PRM-7B --strategy best_of_n
 
 The folder holds records.jsonl (one synced line per problem), run.json, summary.json, report.html, curve.csv and
