@@ -42,6 +42,7 @@ from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
     NOT_REPRODUCIBLE,
     SEVERAL,
+    TOY,
     EngineOptions,
     SamplingOptions,
     StrategyOptions,
@@ -192,6 +193,8 @@ def run(args: argparse.Namespace) -> int:
     options = read_options(EvalOptions, args)
     out = Path(options.out or _default_out(options)).expanduser()
     args.again = continuation(out)
+    if options.is_packaged and options.task.partition(":")[0] != "arithmetic":
+        print(TOY, file=sys.stderr)
     return evaluate(options, out)[0]
 
 
