@@ -193,8 +193,6 @@ def run(args: argparse.Namespace) -> int:
     options = read_options(EvalOptions, args)
     out = Path(options.out or _default_out(options)).expanduser()
     args.again = continuation(out)
-    if options.is_packaged and options.task.partition(":")[0] != "arithmetic":
-        print(TOY, file=sys.stderr)
     return evaluate(options, out)[0]
 
 
@@ -224,6 +222,8 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
             )
         )
     _report(results, out, as_json=options.json, of_rows=has_rows(Path(options.task).expanduser()))
+    if options.is_packaged and experiment.task.name != "arithmetic":
+        print(TOY, file=sys.stderr)
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     is_whole = not any(result.entry["errors"] or _undecided(result) or _unscored(result) for result in results)
