@@ -329,7 +329,8 @@ def load_task(name: str) -> Callable[..., Task]:
         what = "task folder" if is_folder else "task file"
         raise ConfigError(
             f"{what} {name!r}{' does not exist;' if is_missing else ':'} a task is read from "
-            f"{', '.join((*ROWS, _TOML))}, a folder of save_to_disk, or FILE.py:FUNCTION"
+            f"{', '.join((*ROWS, _TOML))}, a folder of save_to_disk, or FILE.py:FUNCTION; "
+            "save a table of a spreadsheet as CSV"
         )
     if _HUB_ID.fullmatch(name):
         raise ConfigError(f"there is no task {name!r}; a data set of the hub is hub:{name}")

@@ -175,6 +175,7 @@ def test_the_examples_in_the_help_of_every_command_are_read_by_their_own_parsers
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "distill" / "examples" / "rejection.toml", "SPEC.toml")
     shutil.copy(PLANS / "votes.json", "plan.json")
+    Path("mine.csv").write_text("question,answer\n6*7,42\n")
     subparsers = argparse.ArgumentParser().add_subparsers()
     for entry in plugins(GROUP).values():
         entry.load()(subparsers)

@@ -53,6 +53,8 @@ WITH_TORCH = ("all", "dev", "local", "test", "train", "vllm-cpu")
 """Extras that install torch."""
 CPU_INDEX = " --extra-index-url https://download.pytorch.org/whl/cpu"
 """Where pip finds torch's CPU build for Linux: PyPI has the one of several GB for GPUs."""
+UV_CPU_BUILD = " --torch-backend cpu"
+"""The same for uv, which would take all that it finds at another index from there alone."""
 _OF_UNIX = ("fcntl", "pwd", "resource")
 """Modules of Python that Windows has not."""
 
@@ -121,11 +123,13 @@ def install_command(extra: str, *, for_gpu: bool | None = None) -> str:
     address = urlsplit(source.get("url", ""))
     if for_gpu is None:
         for_gpu = shutil.which("nvidia-smi") is not None or pathlib.Path("/proc/driver/nvidia").is_dir()
-    index = CPU_INDEX if extra in WITH_TORCH and sys.platform == "linux" and not for_gpu else ""
+    program = pip("install")
+    build = UV_CPU_BUILD if program.startswith("uv ") else CPU_INDEX
+    build = build if extra in WITH_TORCH and sys.platform == "linux" and not for_gpu else ""
     if address.scheme == "file":
         flag = "-e " if source.get("dir_info", {}).get("editable") else ""
-        return f"{pip('install')} {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}{index}"
-    return f"{pip('install')} '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'{index}"
+        return f"{program} {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}{build}"
+    return f"{program} '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'{build}"
 
 
 def install_again() -> str:

@@ -2,6 +2,7 @@
 
     ttc eval --strategy tree                               the packaged model on arithmetic
     ttc eval --strategy direct:temperature=0,majority,tree --n 16 --limit 1000 --out runs/first
+    ttc eval --base-url http://127.0.0.1:8000/v1 --task mine.csv --strategy direct,majority,adaptive --n 8
     ttc eval --task gsm8k --engine vllm --model Qwen/Qwen3-4B --scorer prm:Qwen/Qwen2.5-Math-PRM-7B --strategy best_of_n
 
 The folder holds records.jsonl (one synced line per problem), run.json, summary.json, report.html, curve.csv and
@@ -39,6 +40,7 @@ from ttc.cli.options import add_options, add_recipe_option, option, read_options
 from ttc.cli.parts import (
     NOT_REPRODUCIBLE,
     SEVERAL,
+    TOY,
     EngineOptions,
     SamplingOptions,
     StrategyOptions,
@@ -207,6 +209,8 @@ def evaluate(options: EvalOptions, out: Path) -> tuple[int, list[Result]]:
             )
         )
     _report(results, out, as_json=options.json, of_rows=has_rows(Path(options.task).expanduser()))
+    if options.is_packaged and experiment.task.name != "arithmetic":
+        print(TOY, file=sys.stderr)
     if not is_reproducible(experiment.engine):
         print(f"{experiment.engine.label}: {NOT_REPRODUCIBLE}", file=sys.stderr)
     is_whole = not any(result.entry["errors"] or undecided(result) or unscored(result) for result in results)

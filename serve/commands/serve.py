@@ -1,6 +1,10 @@
 """`ttc serve`: an OpenAI-compatible endpoint.
 
-Thinking budgets and strategies are parameters of a request.
+    ttc serve                                           the packaged model
+    ttc serve Qwen/Qwen3-4B --engine vllm --scorer prm
+    ttc serve --upstream http://gpu:8000/v1             in front of a server that runs already
+
+Thinking budgets and strategies are parameters of a request. The playground is a page at /.
 
 Without MODEL it serves the packaged model, so it answers on a fresh laptop. `--config` reads models, presets, keys and
 limits from a TOML file; `--upstream URL` puts the same surface in front of a server that runs already. SIGTERM and

@@ -66,6 +66,19 @@ def test_one_strategy_gives_records_summary_report_and_one_json_line(
     assert sum(r.answer.usage.tokens for r in records if r.answer) / 20 == entry["tokens_per_problem"]
 
 
+def test_the_packaged_model_says_that_it_is_a_toy_where_a_task_is_not_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text("question,answer\nWhat is half of 18?,9\n")
+    for task, is_told in ((str(rows), True), ("arithmetic", False)):
+        arguments = ["eval", "--task", task, "--strategy", "direct", "--baseline", "none", "--limit", "1"]
+        _, _, log = run(capsys, *arguments, "--out", str(tmp_path / f"run-{is_told}"))
+        assert ("the packaged model does integer arithmetic only" in log) == is_told
+    _, _, log = run(capsys, *SIMULATED, "--strategy", "direct", "--limit", "1", "--out", str(tmp_path / "simulated"))
+    assert "the packaged model" not in log
+
+
 def test_several_strategies_have_a_folder_each_and_can_be_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

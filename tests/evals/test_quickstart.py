@@ -188,7 +188,7 @@ def test_a_data_set_of_the_hub_may_be_the_problems(
     [
         (["--data", "none.jsonl"], "--data none.jsonl: there is no such file"),
         (["--data", "."], "--data .: a folder; name a file in it"),
-        (["--data", "tab.xlsx"], "task file 'tab.xlsx': a task is read from .jsonl, "),
+        (["--data", "tab.xlsx"], "FILE.py:FUNCTION; save a table of a spreadsheet as CSV"),
         (["--set", "task.answer=label"], "arithmetic has no parameter 'answer'"),
         (["--base-url", "localhost"], "engine.base_url must look like http://127.0.0.1:8000/v1"),
         (["--base-url", "http://127.0.0.1:9/v1"], "or give another address (--base-url, "),

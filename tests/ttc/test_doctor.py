@@ -176,6 +176,8 @@ def test_a_missing_torch_is_the_cpu_build_where_there_is_no_driver_of_a_gpu(
     monkeypatch.setattr(pathlib.Path, "is_dir", lambda self: False)
     is_cpu = str(MissingExtra("torch", "local")).endswith(" --extra-index-url https://download.pytorch.org/whl/cpu")
     assert is_cpu == (program is None)
+    monkeypatch.setattr(PathFinder, "find_spec", lambda name: None)  # no pip: an environment of uv
+    assert str(MissingExtra("torch", "local")).endswith(" --torch-backend cpu") == (program is None)
     assert "extra-index-url" not in str(MissingExtra("fastapi", "serve"))
 
 

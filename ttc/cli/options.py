@@ -79,7 +79,7 @@ def _default_text(default: Any) -> str:
 def add_recipe_option(parser: argparse.ArgumentParser) -> None:
     """Add --config to the parser of a command."""
     parser.add_argument(
-        "--config", dest=_RECIPE, metavar="FILE", help="recipe: a TOML file whose keys are options of this command"
+        "--config", dest=_RECIPE, metavar="FILE", help="a TOML file whose keys are options of this command"
     )
 
 

@@ -90,7 +90,8 @@ class StrategyOptions:
     )
     scorer: str | None = option(
         None,
-        "scorer for strategies that rank paths (default: prm, the packaged one, with the packaged model)",
+        "judges answers or steps, for best_of_n, tree and others: prm:MODEL "
+        "(default: the packaged reward model, with the packaged model)",
         metavar="NAME[:MODEL]",
         group="strategy",
     )

@@ -1,5 +1,8 @@
 """`ttc chat`: talk to a model.
 
+    ttc chat --model Qwen/Qwen3-0.6B                    a folder or a hub id, in this process
+    ttc chat --base-url http://127.0.0.1:8000/v1        a server
+
 Tokens appear as they are sampled, thinking dimmed and apart from the answer.
 """
 

@@ -1,5 +1,9 @@
 """`ttc solve "12+30*2"`: answer one question by one strategy.
 
+    ttc solve "12+30*2" --strategy tree --n 8 --show-tree                         the packaged toy, which does sums only
+    ttc solve "What is 6*7?" --model Qwen/Qwen3-0.6B --strategy majority --n 8
+    ttc solve "What is 6*7?" --base-url http://127.0.0.1:8000/v1 --strategy majority --n 8
+
 The answer goes to stdout, what it cost to stderr.
 """
 
