@@ -167,6 +167,8 @@ LEAST_BYTES = 3 << 29
 
 def memory_warning() -> str | None:
     """Name a limit on memory (`ulimit -v`) that torch, numpy or a model would meet in ways that do not name it."""
+    if sys.platform == "win32":
+        return None
     import resource
 
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
