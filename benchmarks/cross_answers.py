@@ -113,7 +113,7 @@ MUTANTS: Mapping[str, Change] = {
     "an equal more": _at(r"(?<![\\<>=-])<(?!=)", r"\\le "),
     "a bound turned": _at(r"(?<![\\-])<(?!=)", ">"),
     "a pair swapped": _whole(r"\(([^(),]+),(?!\1\))([^(),]+)\)", r"(\2,\1)"),
-    "a subscript": _at(r"\^", "_"),
+    "a subscript": _at(r"\^(?!\+)", "_"),  # Z^+ and Z_+ are one set
     "metres for centimetres": _at(r"(?<=[\d}~ ])cm(?![a-z])", "m"),
     "minutes for hours": _at(r"(?<=[\d} ])hours?(?![a-z])", "minutes"),
     "a cube root": _at(r"\\sqrt(?!\[)", r"\\sqrt[3]"),
