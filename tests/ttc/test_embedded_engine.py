@@ -1067,6 +1067,13 @@ def test_a_model_that_looks_ahead_is_refused_even_where_that_changes_little(tmp_
         embedded(str(tmp_path), dtype="float32")
 
 
+def test_a_model_whose_own_code_refuses_rows_of_unlike_length_is_refused_with_its_error(tmp_path) -> None:
+    tiny_model.build(tmp_path, "xlm")
+    with pytest.raises(ConfigError, match=r"texts of different lengths together.*AssertionError.*vllm") as caught:
+        embedded(str(tmp_path), dtype="float32")
+    assert isinstance(caught.value.__cause__, AssertionError)
+
+
 LONG_ROPE = {
     "rope_type": "longrope",
     "rope_theta": 10000.0,

@@ -190,10 +190,9 @@ MAX_WORDS = 300
 _FOREIGN = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 """What a model's own code raises where it cannot compute something."""
 _TRIED = 8
-_ROUNDING = {torch.float32: 0.0003}
-_COARSE = 0.1
-"""Relative to the norm of the logits: rounding (`_COARSE` in 16 bits) stays far below, wrong positions or attention far
-above, except where tokens hardly look at each other."""
+_ROUNDING, _COARSE_ROUNDING = 0.0003, 0.1
+"""Relative to the norm of the logits, in fp32 and in 16 bits: rounding stays far below, and wrong positions or
+attention far above, except where tokens hardly look at each other."""
 
 
 def _reads_alike(body: FallbackBody) -> bool:
@@ -209,11 +208,8 @@ def _reads_alike(body: FallbackBody) -> bool:
         for prefix in (ids[:-1] * 2, ids[:-1]):
             ((_, segment),) = body.extend([(None, prefix)])
             decoder.add(segment)
-        try:
-            own = decoder.step([1, ids[-1]])[1].float()
-        except _FOREIGN:  # ProphetNet and XLM check that positions and masks are those of texts of one length
-            return False
-    most = _ROUNDING.get(body.dtype, _COARSE)
+        own = decoder.step([1, ids[-1]])[1].float()
+    most = _ROUNDING if body.dtype == torch.float32 else _COARSE_ROUNDING
     return not bool((own - whole).norm() > most * (whole - whole.mean()).norm())  # NaN counts as alike
 
 
@@ -262,7 +258,15 @@ def load_fallback(
         ) from exc
     dims = _measure(module, kv, _longest(folder, module.config.get_text_config(), max_context))
     body = FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context), sizes)
-    if dims.max_context > 2 * _TRIED and not alone(lambda: _reads_alike(body)):
+    try:
+        is_alike = dims.max_context <= 2 * _TRIED or alone(lambda: _reads_alike(body))
+    except _FOREIGN as exc:  # ProphetNet and XLM check that positions and masks are those of texts of one length
+        words = shorten(str(exc), MAX_WORDS, placeholder=" ...") or type(exc).__name__
+        raise ConfigError(
+            f"{folder}: a {config['model_type']} model cannot decode texts of different lengths together, as the "
+            f"embedded engine does ({words}): use --engine vllm"
+        ) from exc
+    if not is_alike:
         raise ConfigError(
             f"{folder}: a {config['model_type']} model attends to later tokens, or counts padding as positions, so "
             "the embedded engine cannot decode texts of different lengths together: use --engine vllm"
