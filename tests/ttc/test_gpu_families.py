@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,15 @@ if importlib.util.find_spec("triton") is None:
 from tests.ttc import gpu_reference, gpu_traffic, tiny_model
 from tests.ttc.emulated_cuda import EmulatedCuda
 from ttc.engines.embedded.core.batch import BatchLimits
+from ttc.engines.embedded.core.weights import check_tied
 from ttc.engines.embedded.device.runtime import CudaRuntime
-from ttc.engines.embedded.device.shape import fold, refold
+from ttc.engines.embedded.device.shape import fold, refold, text_names
 from ttc.engines.embedded.gpu.batch import DeviceBatch
 from ttc.engines.embedded.gpu.body import DeviceBody
 from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.engines.embedded.gpu.families import architecture
+from ttc.engines.shared.shape import Dims
+from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -116,6 +120,15 @@ def test_of_a_model_that_also_reads_images_the_text_model_runs_under_either_name
     torch.testing.assert_close(logits, expected, rtol=2e-3, atol=2e-3)
     stored = {name.replace("model.language_model.", "language_model.model."): tensor for name, tensor in state.items()}
     refold(ours.step_weights, {name: tensor for name, tensor in stored.items() if name != "lm_head.weight"})
+
+
+@pytest.mark.parametrize("place", ["model.language_model.", "language_model.model.", "model."])
+def test_a_head_that_is_not_the_tied_embedding_is_refused_under_any_name_of_the_text_model(place: str) -> None:
+    dims = replace(Dims.from_config({**tiny_model.SMALL, "model_type": "qwen3"}), tied=True)
+    head = "language_model.lm_head.weight" if place.startswith("language") else "lm_head.weight"
+    state = {f"{place}embed_tokens.weight": torch.ones(4, 2), head: torch.zeros(4, 2)}
+    with pytest.raises(ConfigError, match=r"lm_head\.weight is another matrix"):
+        check_tied(text_names(state), dims, Path("model"))
 
 
 def test_gemmas_fields_that_config_json_leaves_out_are_those_of_transformers() -> None:

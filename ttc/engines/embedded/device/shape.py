@@ -15,7 +15,7 @@ import torch
 from ttc.engines.shared.shape import QKV, Dims, rope_tables
 from ttc.errors import ConfigError
 
-__all__ = ["PAGE", "StepLayer", "StepWeights", "Style", "fold", "refold"]
+__all__ = ["PAGE", "StepLayer", "StepWeights", "Style", "fold", "refold", "text_names"]
 
 PAGE = 16
 """Tokens per page of keys and values."""
@@ -133,8 +133,18 @@ def refold(weights: StepWeights, state: Mapping[str, torch.Tensor]) -> None:
         weights.head.copy_(source.table("lm_head.weight"))
 
 
-_PREFIXES = ("model.", "", "model.language_model.", "language_model.model.", "language_model.")
-"""What may stand before a tensor's name: the last three in models that also read images."""
+_INSIDE = {"model.language_model.": "model.", "language_model.model.": "model.", "language_model.": ""}
+"""What stands before the names of the text's tensors in a model that also reads images, and in one of text alone."""
+
+
+def text_names(state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors under the names that they have in a model of text alone; those of images keep theirs."""
+
+    def plain(name: str) -> str:
+        prefix = next((prefix for prefix in _INSIDE if name.startswith(prefix)), None)
+        return name if prefix is None else _INSIDE[prefix] + name.removeprefix(prefix)
+
+    return {plain(name): tensor for name, tensor in state.items()}
 
 
 class _Source:
@@ -148,7 +158,8 @@ class _Source:
         device: torch.device,
         style: Style,
     ) -> None:
-        self._state, self._dims, self._dtype, self._device, self._style = state, dims, dtype, device, style
+        self._state, self._dims, self._dtype = text_names(state), dims, dtype
+        self._device, self._style = device, style
         self.folded = dtype != torch.float16
 
     def table(self, name: str) -> torch.Tensor:
@@ -194,8 +205,7 @@ class _Source:
         )
 
     def _tensor(self, name: str, *shape: int) -> torch.Tensor:
-        names = (prefix + name for prefix in _PREFIXES)
-        tensor = next((self._state[known] for known in names if known in self._state), None)
+        tensor = self._state.get(f"model.{name}", self._state.get(name))
         if tensor is None:
             raise ConfigError(f"the weights hold no tensor model.{name}: the folder is incomplete or of another kind")
         if tuple(tensor.shape) != shape:

@@ -12,7 +12,7 @@ from ttc.engines.embedded.core.model import beside_body
 from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.embedded.core.weights import check_tied, read_tensors
 from ttc.engines.embedded.device.runtime import CudaRuntime
-from ttc.engines.embedded.device.shape import StepWeights, fold
+from ttc.engines.embedded.device.shape import StepWeights, fold, text_names
 from ttc.engines.embedded.gpu.batch import DeviceBatch
 from ttc.engines.embedded.gpu.body import DeviceBody
 from ttc.engines.embedded.gpu.budget import ENGINE, REWARD_MODEL, DeviceBudget, Owner, budget, stored_numbers
@@ -40,7 +40,7 @@ def start(
 ) -> Scheduler:
     """Load the weights and start the worker; raises ConfigError, before reading weights, where they do not fit."""
     plan = _plan(folder, family, device, dtype, max_batch, max_context, kv_bytes, ENGINE)
-    state = read_tensors(folder)
+    state = text_names(read_tensors(folder))
     check_tied(state, family.dims, folder)
     body = _load(state, family, dtype, device, plan, head=True)
     limits = BatchLimits(max_batch, plan.kv_bytes)
@@ -62,7 +62,7 @@ def reward_body(
         raise ConfigError(f"{folder}: model_type {config['model_type']!r} is not supported by the torch core")
     number = pick_dtype(dtype, device)
     plan = _plan(folder, family, device, number, 0, max_context, kv_bytes, REWARD_MODEL)
-    state = read_tensors(folder)
+    state = text_names(read_tensors(folder))
     return _load(state, family, number, device, plan, head=head), beside_body(state)
 
 
