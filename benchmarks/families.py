@@ -50,13 +50,35 @@ SIZES: Mapping[str, Any] = {
     **dict.fromkeys(("n_shared_experts", "n_group", "topk_group", "first_k_dense_replace"), 1),
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "head_dim", "v_head_dim"), 16),
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "rotary_dim"), 8),
-    **{"num_key_value_heads": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "sliding_window": 48},
+    **{"num_key_value_heads": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    **{"sliding_window": 48, "index_topk": 24},
     **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "tie_word_embeddings": False},
 }
-"""Sizes under the names that families give them; a family takes those that its configuration has."""
+"""Sizes under the names that families give them; a family takes those that its configuration has.
+
+Where a family mixes kinds of layers, the small model has one of each.
+"""
 
 LATENT: Mapping[str, Any] = {"num_key_value_heads": 4, "head_dim": 8}
 """Of families with latent attention: as many key heads as query heads; `head_dim` is the rotated part's."""
+
+_SHARING: Mapping[str, Any] = {
+    **{"num_hidden_layers": 4, "num_kv_shared_layers": 2, "intermediate_size": 96},
+    **{"layer_types": ["sliding_attention", "full_attention"] * 2, "activation_sparsity_pattern": [0.0] * 4},
+}
+_CONVOLVING: Mapping[str, Any] = {"layer_types": ["conv", "full_attention"]}
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    **{"lfm2": _CONVOLVING, "lfm2_moe": _CONVOLVING, "gemma3n": _SHARING, "gemma3n_text": _SHARING},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "bamba": {"attn_layer_indices": [1]},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
+    "mamba2": {"num_heads": 8, "head_dim": 16},
+    "zamba": {"layers_block_type": ["mamba", "hybrid"]},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"]},
+    "kimi_linear": {"num_experts_per_token": 2},
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""Settings of single families, so that a small model of each holds every kind of layer."""
 
 
 class Difference(NamedTuple):
@@ -71,6 +93,8 @@ def fitted(names: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     """The sizes for a configuration with these fields, and for the parts of one that also reads images or speech."""
     known = {**SIZES, **(LATENT if "kv_lora_rank" in names else {}), "vocab_size": vocab}
     sizes = {name: size for name, size in known.items() if name in names}
+    if len(set(names.get("layer_types") or ())) > 1:
+        sizes["layer_types"] = list(dict.fromkeys(names["layer_types"]))
     parts = {name: fitted(part, vocab) for name, part in names.items() if isinstance(part, dict) and "config" in name}
     return sizes | parts
 
@@ -83,7 +107,7 @@ def tiny(family: str, folder: Path) -> Any:
     names = kind().to_dict()
     teacher = generator_folder(None)
     vocab = json.loads((teacher / "config.json").read_text("utf-8"))["vocab_size"]
-    config = kind(**fitted(names, vocab))
+    config = kind(**{**fitted(names, vocab), **KINDS.get(family, {})})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():

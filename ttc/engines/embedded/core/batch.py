@@ -220,7 +220,8 @@ class Batch:
     def _reserved(self) -> int:
         """Tokens that the rows may still add, rounded up to pages."""
         shared = len({id(row.job) for row in self.rows}) * PAGE
-        return sum([row.reserve for row in self.rows]) + PAGE * len(self.rows) + shared
+        states = self._body.pool.state_tokens * len(self.rows)
+        return sum([row.reserve for row in self.rows]) + PAGE * len(self.rows) + shared + states
 
     def _fits(self, tokens: int, alone: bool) -> bool:
         """Whether `tokens` fit beside what is held, after evicting what is not needed.

@@ -5,7 +5,8 @@
 a search has pruned is dropped at once. Segments in use stay alive by ordinary references: evicting one only removes it
 from lookup.
 
-Where a prompt diverges in the middle of a segment, that segment is split, which copies it once.
+Where a prompt diverges in the middle of a segment, that segment is split, which copies it once. Of a recurrent model,
+only prefixes with a state are found.
 """
 
 from __future__ import annotations
@@ -76,13 +77,16 @@ class PrefixTree:
     def find(self, ids: tuple[int, ...]) -> Match:
         """Return the longest cached prefix of `ids`, and mark it as used."""
         entry, depth, part = self._descend(ids)
+        if self._pool.stateful:
+            return _with_state(entry)
         if part is not None:
             entry = self._split(part, depth)
         return Match(entry.segment, depth)
 
     def length(self, ids: tuple[int, ...]) -> int:
         """How many tokens of `ids` are cached."""
-        return self._descend(ids)[1]
+        entry, depth, _ = self._descend(ids)
+        return _with_state(entry).length if self._pool.stateful else depth
 
     def insert(self, ids: tuple[int, ...], segment: Segment) -> PrefixEntry:
         """Store `segment` as the keys and values of `ids` (segment.end == len(ids)); cached tokens are not replaced.
@@ -92,7 +96,7 @@ class PrefixTree:
         """
         entry, depth, part = self._descend(ids)
         if depth == len(ids):
-            return part or entry
+            return self._keep_state(part or entry, depth, segment) if self._pool.stateful else part or entry
         if part is not None:
             entry = self._split(part, depth)
         between = segment.parent
@@ -101,12 +105,23 @@ class PrefixTree:
             entry, depth = self._add(entry, ids[depth : between.end], between), between.end
         return self._add(entry, ids[depth:], segment.after(entry.segment))
 
+    def _keep_state(self, entry: PrefixEntry, depth: int, segment: Segment) -> PrefixEntry:
+        """Give the entry that holds position `depth` the state of `segment`, which ends there; returns it."""
+        if entry.segment is not None and entry.segment.end > depth:
+            entry = self._split(entry, depth)
+        if entry.segment is not None and entry.segment.state is None:
+            self._pool.keep(entry.segment, segment.state)
+        return entry
+
     def absorb(self, ids: tuple[int, ...], segment: Segment) -> Segment:
         """Append `segment`, the end of `ids`, to the entry it continues if nothing else does; returns both as one.
 
-        Not to an entry that ends a whole prompt, since that prompt may be requested again. Without this, each step of a
-        path would leave a page with the single token that its next step started with.
+        Not to an entry that ends a whole prompt, since that prompt may be requested again, nor to one that ends with a
+        state. Without this, each step of a path would leave a page with the single token that its next step started
+        with.
         """
+        if segment.length and self._pool.stateful:
+            return segment
         entry, depth, part = self._descend(ids)
         holder = entry.segment
         continues = part is None and holder is segment.parent and depth == segment.start
@@ -163,6 +178,8 @@ class PrefixTree:
         entry, depth, part = self._descend(ids)
         if part is not None or depth < len(ids) or entry.segment is None or entry.hidden is None:
             return None
+        if self._pool.stateful and entry.segment.state is None:
+            return None
         return entry.segment, entry.hidden
 
     def pin(self, entry: PrefixEntry) -> bool:
@@ -184,9 +201,14 @@ class PrefixTree:
             entry = above
 
     def evict(self, max_tokens: int) -> bool:
-        """Evict least recently used leaves until the pool holds at most `max_tokens`; False when pins prevent it."""
+        """Evict least recently used leaves until the pool holds at most `max_tokens`; False when pins prevent it.
+
+        States between which texts continue go first: a branch there can be computed again from the state before.
+        """
         if self._pool.num_tokens <= max_tokens:
             return True
+        if self._pool.stateful:
+            self._drop_states(max_tokens)
         leaves = [(entry.used, id(entry), entry) for entry in self._leaves() if entry.droppable]
         heapq.heapify(leaves)
         while leaves and self._pool.num_tokens > max_tokens:
@@ -197,14 +219,26 @@ class PrefixTree:
                 heapq.heappush(leaves, (above.used, id(above), above))
         return self._pool.num_tokens <= max_tokens
 
+    def _drop_states(self, max_tokens: int) -> None:
+        inner = [entry for entry in self._entries() if entry.children]
+        for entry in sorted(inner, key=lambda entry: entry.used):
+            if self._pool.num_tokens <= max_tokens:
+                return
+            segment = entry.segment
+            if segment is not None and segment.num_children <= len(entry.children):  # else a row may start here
+                segment.state = None
+
     def _leaves(self) -> list[PrefixEntry]:
-        stack, leaves = [self._root], list[PrefixEntry]()
+        return [entry for entry in self._entries() if not entry.children]
+
+    def _entries(self) -> list[PrefixEntry]:
+        """All entries but the root."""
+        stack, entries = [self._root], list[PrefixEntry]()
         while stack:
             entry = stack.pop()
             stack.extend(entry.children.values())
-            if not entry.children and entry is not self._root:
-                leaves.append(entry)
-        return leaves
+            entries.append(entry)
+        return entries[1:]
 
     def _add(self, above: PrefixEntry, ids: tuple[int, ...], segment: Segment) -> PrefixEntry:
         self._clock += 1
@@ -249,3 +283,13 @@ class PrefixTree:
         entry.ids, entry.above = entry.ids[offset:], upper
         upper.children[entry.ids[0]] = entry
         return upper
+
+
+def _with_state(entry: PrefixEntry) -> Match:
+    """The longest prefix after which a state was kept, up to the end of `entry`."""
+    at: PrefixEntry | None = entry
+    while at is not None and at.segment is not None:
+        if at.segment.state is not None:
+            return Match(at.segment, at.segment.end)
+        at = at.above
+    return Match(None, 0)

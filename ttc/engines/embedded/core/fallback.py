@@ -1,22 +1,22 @@
 """Other architectures through transformers' own modules: the same interface, correct but slower.
 
-Any causal language model whose cache holds keys and values of the same sizes in every layer runs here (Gemma, Mistral,
-Phi, Granite, mixtures of experts, DeepSeek's latent attention, ...). Where a value is smaller than a key, zeros are
-kept behind it. Rows are decoded together, left-padded, at about the speed of `generate`; prefixes are cached and
-reused, but every row holds its own copy, and prompts are prefilled one by one. Refused with an error are models with a
-recurrent state, models that count padding as positions (found by a short test at the start), and batch-invariant mode.
-LongRoPE models are limited to the length beyond which they change the rotation angles of all keys.
+Causal language models whose cache `CacheLayout` knows run here: keys and values (Gemma, Mistral, Phi, Granite, mixtures
+of experts, DeepSeek's latent attention, ...), recurrent states (Mamba), and both (Qwen3.5, LFM2, Granite 4, Nemotron-H,
+...). Rows are decoded together, left-padded, at about the speed of `generate`; prefixes are cached and reused, but
+every row holds its own copy, and prompts are prefilled one by one. A recurrent model continues a text only where a
+state was kept: at the ends of prompts and of draws. Refused with an error are other caches, models that count padding
+as positions (found by a short test at the start), and batch-invariant mode. LongRoPE models are limited to the length
+beyond which they change the rotation angles of all keys.
 """
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,34 +24,49 @@ import torch.nn.functional as F
 from ttc.core import ModelShape
 from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PagePool, Segment
+from ttc.engines.embedded.core.row_cache import CacheLayout, RowCache, cache_argument, empty_cache
 from ttc.engines.shared.compute import alone, attention_options
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
 __all__ = ["FallbackBody", "FallbackDecoder", "load_fallback"]
 
-Sizes: TypeAlias = tuple[int, int]
-"""Numbers of a key and of a value of one head."""
-
 
 @dataclass(frozen=True, slots=True)
 class _MeasuredDims(Dims):
-    """Dimensions of a loaded module, with its actual number of matrix parameters."""
+    """Dimensions of a loaded module, with its actual number of matrix parameters, and the width of its cache."""
 
     num_params: int = 0
+    width: int = 0
+
+    def kv_bytes(self, itemsize: int) -> int:
+        """See `Dims.kv_bytes`."""
+        return 2 * _half(self.width) * itemsize
 
     def model_shape(self, num_outputs: int) -> ModelShape:
         """See `Dims.model_shape`; the head is already counted."""
         return ModelShape(self.num_params, self.num_layers, self.num_heads * self.head_dim)
 
 
+def _half(width: int) -> int:
+    """The pool stores a token's numbers as a key and a value of one head: how many each holds."""
+    return max(-(-width // 2), 1)
+
+
 class FallbackBody(Body):
     """A `Body` around a transformers module. Its "hidden states" are logits, since heads differ between families."""
 
-    def __init__(self, module: Any, dims: Dims, max_context: int, sizes: Sizes) -> None:
-        self.module, self.dims, self.max_context, self.sizes = module, dims, max_context, sizes
+    ends_prompts = True
+
+    def __init__(self, module: Any, dims: Dims, max_context: int, layout: CacheLayout) -> None:
+        self.module, self.dims, self.max_context, self.layout = module, dims, max_context, layout
         self.device, self.dtype = module.device, module.dtype
-        self.pool = PagePool(dims, self.dtype, self.device)
+        self.extends_states = True
+        """Whether the module computes several tokens after a state at once; else they are fed one by one."""
+        half = _half(layout.width)
+        flat = replace(dims, num_layers=1, num_kv_heads=1, head_dim=half)
+        token = 2 * half * layout.dtype.itemsize
+        self.pool = PagePool(flat, layout.dtype, self.device, state_tokens=-(-layout.state_bytes // token))
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Returns its argument: `extend` and the decoder return logits already."""
@@ -65,14 +80,42 @@ class FallbackBody(Body):
         start = prefix.end if prefix is not None else 0
         if start + len(ids) > self.max_context:
             raise PromptTooLong(f"{start + len(ids)} tokens exceed the context of {self.max_context}")
-        kv = None if prefix is None else self.pool.read_chain(prefix, 0, start)[:, :, None]
-        cache = new_cache(kv, self.sizes)
-        output = self.module(
-            input_ids=torch.tensor([list(ids)], device=self.device), use_cache=True, **_behind(self.module, cache)
-        )
+        cache = self.layout.build([self.read(prefix)])
+        size = 1 if start and self.pool.stateful and not self.extends_states else len(ids)
+        outputs = [self._compute(cache, start + at, ids[at : at + size]) for at in range(0, len(ids), size)]
         segment = self.pool.segment(prefix)
-        self.pool.append(segment, read_cache(cache)[:, :, 0, :, start:])
-        return output.logits[0], segment
+        tokens, state = self.layout.row(cache, 0, start + len(ids))
+        self.write(segment, RowCache(tokens[start:], state))
+        return torch.cat(outputs), segment
+
+    def _compute(self, cache: Any, start: int, ids: Sequence[int]) -> torch.Tensor:
+        """Logits (T, vocab) of ids at positions from `start` on."""
+        tokens = torch.tensor([list(ids)], device=self.device)
+        return self.compute(cache, tokens, {"position_ids": torch.arange(start, start + len(ids))[None]})[0]
+
+    def compute(self, cache: Any, ids: torch.Tensor, places: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Logits (rows, T, vocab) of ids (rows, T) after a cache, which grows; a model without keys takes no places."""
+        options = {name: tensor.to(self.device) for name, tensor in places.items() if self.layout.width}
+        logits: torch.Tensor = self.module(
+            input_ids=ids, use_cache=True, **options, **cache_argument(self.module, cache)
+        ).logits
+        return logits
+
+    def read(self, segment: Segment | None) -> RowCache:
+        """What the chain of a segment holds."""
+        if segment is None or not segment.end:
+            return RowCache(torch.zeros(0, self.layout.width, dtype=self.layout.dtype, device=self.device), None)
+        if self.pool.stateful and segment.state is None:
+            raise RuntimeError("a recurrent model cannot continue from the middle of a text")
+        kv = self.pool.read_chain(segment, 0, segment.end)[0, :, 0]  # (2, T, half)
+        return RowCache(kv.transpose(0, 1).flatten(1)[:, : self.layout.width], segment.state)
+
+    def write(self, segment: Segment, row: RowCache) -> None:
+        """Append tokens to a segment, and set the state after them."""
+        half = _half(self.layout.width)
+        kv = F.pad(row.tokens, (0, 2 * half - self.layout.width)).unflatten(1, (2, half)).transpose(0, 1)
+        self.pool.append(segment, kv[None, :, None])
+        self.pool.keep(segment, row.state)
 
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:
         """See `Body.swap`."""
@@ -83,7 +126,7 @@ class FallbackBody(Body):
 
 
 class FallbackDecoder:
-    """A `Decoder` that keeps all rows in one left-padded transformers cache, rebuilt when rows are added or removed."""
+    """A `Decoder` that keeps all rows in one left-padded transformers cache, rebuilt when rows are added."""
 
     def __init__(self, body: Body) -> None:
         if not isinstance(body, FallbackBody):
@@ -92,96 +135,70 @@ class FallbackDecoder:
         self.num_rows = 0
         self._segments: list[Segment] = []
         self._lengths: list[int] = []
-        self._kept: list[torch.Tensor | None] = []  # per row (layers, 2, kv heads, length, D), while no cache is built
+        self._kept: list[RowCache] = []  # while no cache is built
         self._cache: Any = None
+        self._longest = self._num_cached = 0  # positions and rows of the cache, with padding and removed rows
+        self._places: list[int] = []  # of each row in the cache
 
     def add(self, segment: Segment) -> int:
         """See `Decoder.add`."""
-        self._spill()
-        self._kept.append(self.body.pool.read_chain(segment, 0, segment.end) if segment.end else None)
+        if self._cache is not None:
+            self._kept = [self._row(row) for row in range(self.num_rows)]
+            self._cache = None
+        self._kept.append(self.body.read(segment))
         self._lengths.append(segment.end)
         self._segments.append(segment)
         self.num_rows += 1
         return self.num_rows - 1
 
+    def _row(self, row: int) -> RowCache:
+        if self._cache is None:
+            return self._kept[row]
+        return self.body.layout.row(self._cache, self._places[row], self._lengths[row])
+
     def remove(self, row: int) -> None:
         """See `Decoder.remove`."""
-        self._spill()
-        segment, states, last = self._segments[row], self._kept[row], self.num_rows - 1
-        if states is not None:
-            self.body.pool.append(segment, states[:, :, :, segment.end :])
-        self._kept[row], self._lengths[row] = self._kept[last], self._lengths[last]
-        self._segments[row] = self._segments[last]
-        del self._kept[last], self._lengths[last], self._segments[last]
-        self.num_rows = last
+        segment = self._segments[row]
+        if self._lengths[row] > segment.end:
+            tokens, state = self._row(row)
+            self.body.write(segment, RowCache(tokens[segment.end :], state))
+        self.num_rows -= 1
+        rows: list[Any] = [self._lengths, self._segments, self._places if self._cache is not None else self._kept]
+        for column in rows:
+            column[row] = column[-1]
+            del column[-1]
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`; returns logits (num_rows, vocab)."""
-        longest, device = max(self._lengths), self.body.device
-        if self._cache is None:
-            self._cache = new_cache(self._padded(longest) if longest else None, self.body.sizes)
-        real = torch.tensor(self._lengths, device=device)
-        mask = torch.arange(longest + 1, device=device)[None] >= (longest - real)[:, None]
-        output = self.body.module(
-            input_ids=torch.tensor(list(tokens), device=device)[:, None],
-            position_ids=real[:, None],
-            attention_mask=mask.long(),
-            use_cache=True,
-            **_behind(self.body.module, self._cache),
+        self._build()
+        real = torch.tensor(self._lengths)
+        mask = torch.arange(self._longest + 1)[None] >= (self._longest - real)[:, None]
+        logits = self.body.compute(
+            self._cache,
+            torch.tensor(list(tokens), device=self.body.device)[:, None],
+            {"position_ids": real[:, None], "attention_mask": mask.long()},
         )
         self._lengths = [length + 1 for length in self._lengths]
-        logits: torch.Tensor = output.logits[:, -1]
-        return logits
+        self._longest += 1
+        return logits[:, -1]
 
-    def _padded(self, longest: int) -> torch.Tensor:
-        """All rows as (layers, 2, rows, kv heads, longest, D), padded on the left."""
-        shape = next(states.shape for states in self._kept if states is not None)
-        empty = torch.zeros((*shape[:3], 0, shape[4]), dtype=self.body.dtype, device=self.body.device)
-        rows = [empty if states is None else states for states in self._kept]
-        return torch.stack([F.pad(row, (0, 0, longest - row.shape[3], 0)) for row in rows], 2)
-
-    def _spill(self) -> None:
-        """Move the rows out of the cache."""
-        if self._cache is not None:
-            whole, self._cache = read_cache(self._cache), None
-            longest = max(self._lengths)
-            self._kept = [whole[:, :, i, :, longest - length :] for i, length in enumerate(self._lengths)]
+    def _build(self) -> None:
+        """Bring the rows into a cache in their order, without those that were removed."""
+        if self._cache is None:
+            self._cache, self._kept = self.body.layout.build(self._kept), []
+            self._longest = max(self._lengths)
+        elif self._places != list(range(self._num_cached)):
+            self._cache.reorder_cache(torch.tensor(self._places, device=self.body.device))
+        self._num_cached, self._places = self.num_rows, list(range(self.num_rows))
 
 
-def new_cache(kv: torch.Tensor | None, sizes: Sizes) -> Any:
-    """A transformers cache holding kv (layers, 2, rows, kv heads, T, D), or nothing."""
-    from transformers import DynamicCache
-
-    cache = DynamicCache()
-    for layer, (keys, values) in enumerate(kv if kv is not None else ()):
-        cache.update(keys[..., : sizes[0]], values[..., : sizes[1]], layer)
-    return cache
-
-
-def _behind(module: Any, cache: Any) -> dict[str, Any]:
-    """The cache as the keyword argument that the module expects: `cache` since transformers 5.24."""
-    return {"cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values": cache}
-
-
-def read_cache(cache: Any) -> torch.Tensor:
-    """The cache as (layers, 2, rows, kv heads, T, D), D being the larger of the sizes of a key and of a value."""
-    return torch.stack([_stacked(layer.keys, layer.values) for layer in cache.layers])
-
-
-def _stacked(keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    size = max(keys.shape[-1], values.shape[-1])
-    return torch.stack([F.pad(part, (0, size - part.shape[-1])) for part in (keys, values)])
-
-
-def _try(module: Any, device: torch.device) -> tuple[torch.Tensor, Sizes]:
-    """The keys and values of three test tokens, and their sizes."""
+def _try(module: Any, device: torch.device) -> CacheLayout:
+    """The layout of the module's cache, seen on test tokens."""
     with torch.inference_mode():
-        cache = new_cache(None, (0, 0))
-        module(input_ids=torch.tensor([[1, 2, 3]], device=device), use_cache=True, **_behind(module, cache))
-        sizes = {(layer.keys.shape[-1], layer.values.shape[-1]) for layer in cache.layers}
-        if len(sizes) != 1:
-            raise ValueError("the layers' keys and values are of different sizes")
-        return read_cache(cache), sizes.pop()
+        cache = empty_cache(module.config)
+        ids = torch.tensor([[1, 2, 3]], device=device)
+        module(input_ids=ids, use_cache=True, **cache_argument(module, cache))
+        return CacheLayout(module.config, cache, 3)
 
 
 MAX_WORDS = 300
@@ -196,21 +213,30 @@ attention far above, except where tokens hardly look at each other."""
 
 
 def _reads_alike(body: FallbackBody) -> bool:
-    """Whether a token after cached keys, in a row beside a longer one, gets the logits of one pass over the whole text.
+    """Whether tokens after cached ones, in a row beside a longer one, get the logits of one pass over the whole text.
 
-    It does not where a model attends to later tokens, or where it derives positions from the cache length, padding
-    included.
+    They do not where a model attends to later tokens, or where it derives positions from the cache length, padding
+    included. Some recurrent models ignore their state where several tokens follow it: these are fed one by one.
     """
     ids = list(range(1, _TRIED + 1))
     with torch.inference_mode():
-        whole = body.module(input_ids=torch.tensor([ids], device=body.device), use_cache=False).logits[0, -1].float()
+        whole = body.module(input_ids=torch.tensor([ids], device=body.device), use_cache=False).logits[0, -2:].float()
+        ((_, start),) = body.extend([(None, ids[:-3])])
+        ((before, segment),) = body.extend([(start, ids[-3:-1])])
+        if body.pool.stateful and not _same(before[-1].float(), whole[0], body.dtype):
+            body.extends_states = False
+            ((_, segment),) = body.extend([(start, ids[-3:-1])])
+        ((_, longer),) = body.extend([(None, ids[:-1] * 2)])
         decoder = FallbackDecoder(body)
-        for prefix in (ids[:-1] * 2, ids[:-1]):
-            ((_, segment),) = body.extend([(None, prefix)])
-            decoder.add(segment)
-        own = decoder.step([1, ids[-1]])[1].float()
-    most = _ROUNDING if body.dtype == torch.float32 else _COARSE_ROUNDING
-    return not bool((own - whole).norm() > most * (whole - whole.mean()).norm())  # NaN counts as alike
+        for row in (longer, segment):
+            decoder.add(row)
+        return _same(decoder.step([1, ids[-1]])[1].float(), whole[1], body.dtype)
+
+
+def _same(own: torch.Tensor, whole: torch.Tensor, dtype: torch.dtype) -> bool:
+    """Whether logits differ by rounding only; NaN counts as rounding."""
+    most = _ROUNDING if dtype == torch.float32 else _COARSE_ROUNDING
+    return not bool((own - whole).norm() > most * (whole - whole.mean()).norm())
 
 
 def _steady(text: Any) -> int | None:
@@ -232,8 +258,8 @@ def load_fallback(
     """Load any causal language model folder through transformers.
 
     Raises:
-        ConfigError: transformers cannot load it, some weights are missing, its cache is not plain keys and
-            values, or its results depend on the lengths of other rows.
+        ConfigError: transformers cannot load it, some weights are missing, its cache is of an unknown kind, or
+            its results depend on the lengths of other rows.
     """
     from transformers import AutoModelForCausalLM
 
@@ -248,16 +274,14 @@ def load_fallback(
         raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
     module = alone(lambda: module.to(device).eval())
     try:
-        kv, sizes = alone(lambda: _try(module, device))
-        if kv.shape[4] != 3:
-            raise ValueError("no key per token")
+        layout = alone(lambda: _try(module, device))
     except _FOREIGN as exc:
         raise ConfigError(
-            f"{folder}: a {config['model_type']} model does not cache plain keys and values, so the embedded engine "
-            "cannot branch it: use --engine vllm"
+            f"{folder}: a {config['model_type']} model keeps a cache of its own kind, so the embedded engine cannot "
+            "branch it: use --engine vllm"
         ) from exc
-    dims = _measure(module, kv, _longest(folder, module.config.get_text_config(), max_context))
-    body = FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context), sizes)
+    dims = _measure(module, layout, _longest(folder, module.config.get_text_config(), max_context))
+    body = FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context), layout)
     try:
         is_alike = dims.max_context <= 2 * _TRIED or alone(lambda: _reads_alike(body))
     except _FOREIGN as exc:  # ProphetNet and XLM check that positions and masks are those of texts of one length
@@ -288,17 +312,17 @@ def _longest(folder: Path, text: Any, max_context: int | None) -> int:
     return most if steady is None else min(steady, most)
 
 
-def _measure(module: Any, kv: torch.Tensor, max_context: int) -> _MeasuredDims:
-    """Model dimensions from the config and from the keys and values `kv` of three tokens."""
+def _measure(module: Any, layout: CacheLayout, max_context: int) -> _MeasuredDims:
+    """Model dimensions from the config and from the layout of the cache; only layers that attend count as layers."""
     text = module.config.get_text_config()
     matrices = sum(p.numel() for name, p in module.named_parameters() if p.ndim > 1 and "embed" not in name)
     head = 0 if any("lm_head" in name for name, _ in module.named_parameters()) else text.vocab_size * text.hidden_size
     return _MeasuredDims(
         hidden=text.hidden_size,
-        num_layers=kv.shape[0],
-        num_heads=text.num_attention_heads,
-        num_kv_heads=kv.shape[3],
-        head_dim=kv.shape[5],
+        num_layers=layout.num_attending,
+        num_heads=getattr(text, "num_attention_heads", 0),
+        num_kv_heads=layout.num_heads,
+        head_dim=layout.head_dim,
         intermediate=getattr(text, "intermediate_size", 0),
         vocab=text.vocab_size,
         eps=0.0,
@@ -308,4 +332,5 @@ def _measure(module: Any, kv: torch.Tensor, max_context: int) -> _MeasuredDims:
         rope_theta=0.0,
         rope={},
         num_params=matrices + head,
+        width=layout.width,
     )

@@ -23,6 +23,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -53,7 +54,10 @@ class Segment:
     them in place. Only the last segment of a chain grows.
     """
 
-    __slots__ = ("__weakref__", "length", "num_children", "pages", "parent", "pool", "repeats", "start", "table")
+    __slots__ = (
+        *("__weakref__", "length", "num_children", "pages", "parent"),
+        *("pool", "repeats", "start", "state", "table"),
+    )
 
     def __init__(self, pool: PagePool, parent: Segment | None) -> None:
         self.pool, self.parent = pool, parent
@@ -65,6 +69,8 @@ class Segment:
         self.num_children = 0
         self.table: object = None
         """Cached by a decoder for its next plan."""
+        self.state: Any = parent.state if parent is not None else None
+        """What a recurrent model knows after the last token of the chain; None where it was not kept (`keep`)."""
         if parent is not None:
             parent.num_children += 1
 
@@ -141,6 +147,7 @@ class Segment:
     def split(self, at: int) -> Segment:
         """Move the tokens before position `at` to a new segment, which becomes this one's parent."""
         head = self.pool.cut(self, at)
+        head.state = None
         self.adopt(head)
         self.start, self.length = at, self.end - at
         self.pool.version += 1
@@ -266,9 +273,15 @@ class PagePool:
         device: torch.device,
         page_size: int = PAGE,
         kernels: ModuleType | None = None,
+        state_tokens: int = 0,
     ) -> None:
-        """`kernels` is the result of `compute.native` where the model uses it; then it also copies."""
+        """`kernels` is the result of `compute.native` where the model uses it; then it also copies.
+
+        `state_tokens` is what a state of a recurrent model occupies, in tokens; 0 for other models.
+        """
         self.shelf = Shelf(dims, dtype, device, page_size)
+        self.state_tokens = state_tokens
+        self._states: WeakSet[Any] = WeakSet()
         self._kernels = kernels
         self.returned: deque[list[int]] = deque()
         self.version = 0
@@ -285,15 +298,26 @@ class PagePool:
         return self._kernels is not None and self.shelf.size == SHEET
 
     @property
+    def stateful(self) -> bool:
+        """Whether a chain can be continued only where a state was kept."""
+        return self.state_tokens > 0
+
+    @property
     def slack(self) -> int:
-        """Tokens that the pages of a new segment may hold beyond its own."""
-        return (1 + self._repeats) * self.shelf.size
+        """Tokens that the pages of a new segment may hold beyond its own, and its state."""
+        return (1 + self._repeats) * self.shelf.size + self.state_tokens
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that all used pages could hold."""
+        """Tokens that all used pages and states could hold."""
         self._collect()
-        return self.shelf.num_used * self.shelf.size
+        return self.shelf.num_used * self.shelf.size + len(self._states) * self.state_tokens
+
+    def keep(self, segment: Segment, state: Any) -> None:
+        """Set the state after the last token of `segment`; segments that continue it refer to it, too."""
+        segment.state = state
+        if state is not None:
+            self._states.add(state)
 
     def return_memory(self, most: int) -> None:
         """Free memory of unused pages where up to `most` tokens may be in use: an eighth more may stay."""
@@ -416,6 +440,7 @@ class PagePool:
         copy = self.segment(parent)
         copy.start = start
         self.carry(segment, start, end, copy)
+        copy.state = segment.state if end == segment.end else None
         return copy
 
     def _collect(self) -> None:

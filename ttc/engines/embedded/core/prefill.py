@@ -69,14 +69,17 @@ def _next_parts(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int) 
             ready.append(job)
             continue
         match = tree.find(job.ids[:goal])
-        if match.length >= job.length:
+        lost = body.pool.stateful and job.segment is not None and job.segment.state is None
+        if match.length >= job.length or lost:
             job.segment, job.length = match
         elif job.segment is not None:
             job.segment = job.segment.upto(job.length)
         start = job.length
         if start >= goal:
             ready.append(job)
-        elif not any(_common(job.ids, other.ids, goal) >= start + _SHARED_START for other, _ in work):
+        elif body.pool.stateful or not any(
+            _common(job.ids, other.ids, goal) >= start + _SHARED_START for other, _ in work
+        ):
             part = job.ids[start : min(goal + body.ends_prompts, start + budget)]
             budget -= len(part)
             work.append((job, part))
