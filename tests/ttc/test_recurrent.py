@@ -112,6 +112,22 @@ def test_a_branch_computes_one_token_of_its_path_and_a_prompt_asked_for_again_no
     assert asyncio.run(go()) == [0, 1]
 
 
+def test_a_common_start_of_many_prompts_is_computed_twice_and_then_continued(tmp_path: Path) -> None:
+    tiny_model.build(tmp_path, "lfm2", **FAMILIES["lfm2"])
+    engine = embedded(str(tmp_path), dtype="float32", device="cpu")
+
+    async def go() -> list[Usage]:
+        prompts = [ask(engine, "the same examples before all of them " * 3 + word) for word in ("a", "b", "c", "d")]
+        answers = await asyncio.gather(*(draw(engine, prompt, 2) for prompt in prompts))
+        await engine.close()
+        return [answer.usage for (answer,) in answers]
+
+    usages = asyncio.run(go())
+    shared = usages[3].cached
+    assert shared > 100
+    assert [usage.cached for usage in usages] == [0, 0, shared, shared]
+
+
 def test_a_search_in_memory_for_a_few_states_draws_the_same_within_it(tmp_path: Path) -> None:
     tiny_model.build(tmp_path, "qwen3_5_text", **FAMILIES["qwen3_5_text"])
     roomy = embedded(str(tmp_path), dtype="float32", device="cpu")

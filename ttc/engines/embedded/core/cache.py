@@ -88,6 +88,10 @@ class PrefixTree:
         entry, depth, _ = self._descend(ids)
         return _with_state(entry).length if self._pool.stateful else depth
 
+    def fork(self, ids: tuple[int, ...]) -> int:
+        """How many tokens of `ids` some text began with, whether or not they can be continued."""
+        return self._descend(ids)[1]
+
     def insert(self, ids: tuple[int, ...], segment: Segment) -> PrefixEntry:
         """Store `segment` as the keys and values of `ids` (segment.end == len(ids)); cached tokens are not replaced.
 

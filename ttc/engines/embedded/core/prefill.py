@@ -1,7 +1,8 @@
 """Prefill: the part of prompts that the prefix cache does not hold, in batches of bounded size.
 
-A prompt that shares a long uncached start with one in the batch waits for it and finds it in the cache afterwards. When
-memory runs out, only the current batch is lost: a later call with fewer tokens continues from what is cached.
+A prompt that shares a long uncached start with one in the batch waits for it and finds it in the cache afterwards. A
+recurrent model's state is kept where a second prompt turns out to share a start, for the third. When memory runs out,
+only the current batch is lost: a later call with fewer tokens continues from what is cached.
 """
 
 from __future__ import annotations
@@ -77,10 +78,10 @@ def _next_parts(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int) 
         start = job.length
         if start >= goal:
             ready.append(job)
-        elif body.pool.stateful or not any(
-            _common(job.ids, other.ids, goal) >= start + _SHARED_START for other, _ in work
-        ):
-            part = job.ids[start : min(goal + body.ends_prompts, start + budget)]
+        elif not any(_common(job.ids, other.ids, goal) >= start + _SHARED_START for other, _ in work):
+            fork = tree.fork(job.ids[:goal]) if body.pool.stateful else start
+            end = fork if fork >= start + _SHARED_START else goal + body.ends_prompts
+            part = job.ids[start : min(end, start + budget)]
             budget -= len(part)
             work.append((job, part))
     return ready, work
