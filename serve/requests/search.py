@@ -117,6 +117,11 @@ class ServedStrategy:
         width, wave = self.width(arguments), self.drawing.at_once(self.function, arguments)
         return width if wave is None else min(width, wave)
 
+    def questions(self, arguments: Mapping[str, Any], num_choices: int) -> tuple[int, int]:
+        """Most questions of its own for so many choices, and how many of its texts each shows."""
+        num_questions, num_shown = self.drawing.questions(self.function, arguments)
+        return num_questions * num_choices, num_shown
+
     def to_json(self) -> dict[str, Any]:
         """The strategy with the JSON schema of each parameter, for GET /version and the playground."""
         return {

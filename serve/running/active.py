@@ -3,9 +3,9 @@
 An active request is one that was admitted. Leaving its `async with` block cancels what still runs and waits for the
 engine to release it, so disconnected clients, deadlines and shutdowns all end in the same way.
 
-A fallback answers if its model is down, too slow (`fallback_after_s`), or has spent its tokens on thought without an
-answer, and nothing of an answer has been sent yet. It runs `direct` with the requested sampling, and the reply says so:
-`ttc.fallback: {from, reason}`.
+A fallback answers if its model is down, busy, too slow (`fallback_after_s`), or has spent its tokens on thought without
+an answer, and nothing of an answer has been sent yet. It runs `direct` with the requested sampling, and the reply says
+so: `ttc.fallback: {from, reason}`.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def reason_of(error: BaseException) -> str | None:
         return "out_of_budget"
     if isinstance(error, ApiError):
         is_refused = error.code == "upstream_misconfigured"  # whose operator hears of it in the log
-        return "unavailable" if is_refused else {503: "unavailable", 504: "timeout"}.get(error.status)
+        return "unavailable" if is_refused else {429: "busy", 503: "unavailable", 504: "timeout"}.get(error.status)
     return None
 
 

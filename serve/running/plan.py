@@ -34,6 +34,7 @@ from serve.running.support import (
     left_to_upstream,
     with_extras,
 )
+from serve.running.watch import CHARS_OF_TOKEN
 from ttc.answers.kinds import kind_of
 from ttc.config.values import counted
 from ttc.core import Answer, AnswerReader, Budget, Price, PricedScorer, Problem, Prompt, Sampling, Usage
@@ -42,8 +43,8 @@ from ttc.session.thinking import Thinking
 
 SEED_BITS = 53
 """Seeds are returned as JSON numbers, which many clients read as doubles."""
-CHARS_OF_TOKEN = 4
-"""Of ordinary text: an estimate for what is reserved before an upstream server has counted."""
+QUESTION = 200
+"""Tokens of what a strategy's own question says beside the problem and the texts that it shows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +72,13 @@ class RequestPlan:
     sequences: int
     at_once: int
     adds_text: bool
+    questions: tuple[int, int] = (0, 0)
+    """Most that its strategy asks by itself, and how many of its texts each shows."""
     scorer: object | None = None
+    ranks: bool = False
+    """Whether its strategy cannot do without the scorer."""
+    prepaid: int | None = None
+    """Tokens that a key has reserved for one choice beyond its budget: for prompts, and text that is not sampled."""
     adjusted: Mapping[str, Any] = field(default_factory=dict)
     """Values used instead of requested ones, by field: the preset's, or what a quota or a fallback's context leaves."""
 
@@ -87,10 +94,17 @@ class RequestPlan:
 
     @property
     def most_tokens(self) -> int:
-        """Most tokens it may spend: its prompt, its draws and as many again or their scoring; or its budget."""
-        drawn = self.sequences * self.sampling.max_tokens
+        """Most tokens it may spend: its prompt, its draws and as many again or their scoring; or its budget.
+
+        Questions of the strategy's own are draws, too, each with a prompt that is read beside the budget.
+        """
+        longest, drawn = self.sampling.max_tokens, self.sequences * self.sampling.max_tokens
+        if self.direct:
+            return self.num_prompt + drawn
+        num_questions, num_shown = self.questions
         whole = (self.budget.tokens or 0) * self.request.num_replies
-        return self.num_prompt + (drawn if self.direct else min(drawn + max(drawn, self._scoring(drawn)), whole))
+        read = num_questions * (self.num_prompt + min(num_shown * longest, whole) + QUESTION)
+        return self.num_prompt + read + min(drawn + max(drawn, self._scoring(drawn)) + num_questions * longest, whole)
 
     def _scoring(self, drawn: int) -> int:
         """Most tokens that its scorer takes for so many tokens of its draws, and for its prompt, once."""
@@ -109,7 +123,7 @@ class RequestPlan:
     @property
     def is_bounded(self) -> bool:
         """Whether draws and scores alone keep it below `most_tokens`: the scorer has a price, once for each token."""
-        return self.direct or (isinstance(self.scorer, PricedScorer) and not self._price.per_draw)
+        return self.direct or (self.ranks and isinstance(self.scorer, PricedScorer) and not self._price.per_draw)
 
     @property
     def tells_prompt(self) -> bool:
@@ -136,9 +150,11 @@ class RequestPlan:
         each = max((tokens - self.num_prompt) // self.request.num_replies, 1)
         draws = each if self.direct else max(each // max(self.sequences, 1), 1)
         held = min(self.sampling.max_tokens, draws if self.request.forward else each)
+        budget = min(each, self.budget.tokens or each)
         plan = replace(
             self,
-            budget=Budget(tokens=min(each, self.budget.tokens or each)),
+            budget=Budget(tokens=budget),
+            prepaid=self.num_prompt // self.request.num_replies + each - budget,
             sampling=replace(self.sampling, max_tokens=held),
         )
         asked = self.request.sampling.max_tokens
@@ -237,7 +253,9 @@ async def make_plan(
         sequences=width * request.num_replies,
         at_once=offer.at_once(arguments) * request.num_replies,
         adds_text=offer.drawing.adds_text,
+        questions=offer.questions(arguments, request.num_replies),
         scorer=scorer,
+        ranks=offer.needs_scorer,
         adjusted=adjusted,
     )
     return plan.instead_of(request.sampling.max_tokens)

@@ -18,6 +18,7 @@ from serve.running.admission import FairShare
 from serve.running.deltas import Deltas, Markers, cut_at_stop, pieces_of
 from serve.running.forward import call_id, execute_forward
 from serve.running.plan import RequestPlan
+from serve.running.quotas import MINUTE_S, too_many
 from serve.running.watch import Board, DrawnPiece, RequestEngine, WatchedSession
 from ttc.concurrent import gather
 from ttc.core import (
@@ -182,20 +183,26 @@ def _session(
         start=prompt,
         fixed=request.raw or request.prefill is not None or (request.form is not None and request.form.held),
         max_ids=plan.max_ids,
+        prepaid=plan.prepaid,
         logprobs=request.logprobs or not plan.direct,
         listen=board.take,
     )
 
 
 def _unpaid(plan: RequestPlan) -> ApiError:
-    """The refusal of a budget that ended before anything was drawn."""
-    limit = plan.budget.tokens
-    return ApiError(
-        400,
-        "budget_exceeded",
-        f"ttc.max_total_tokens = {limit} does not pay for one draw of strategy {plan.strategy}: raise it",
-        param="ttc.max_total_tokens",
+    """The refusal of a budget that ended before anything was drawn: the request's own, or what its key has left."""
+    limit, asked = plan.budget.tokens or 0, plan.request.search.max_total_tokens
+    why = f"not pay for one draw of strategy {plan.strategy}"
+    if plan.prepaid is None or (asked is not None and limit >= asked // plan.request.num_replies):
+        text = f"ttc.max_total_tokens = {limit} does {why}: raise it"
+        return ApiError(400, "budget_exceeded", text, param="ttc.max_total_tokens")
+    left, per_minute = limit + plan.prepaid, plan.key.limits.tokens_per_minute
+    text = (
+        f"the {left} tokens that the key {plan.key.name} has left do {why}, whose prompt is longer than the request's"
     )
+    if per_minute is not None and left < per_minute:
+        return too_many("token_limit_exceeded", text, MINUTE_S)
+    return ApiError(400, "token_limit_exceeded", text)
 
 
 def _strips(request: ServeRequest) -> bool:

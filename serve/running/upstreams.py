@@ -3,12 +3,13 @@
 Requests that begin with the same turns go to one server, whose prefix cache then holds them. A server that fails gets
 no requests (`ttc.engines.shared.balance`) and is asked for its models every few seconds until it answers. If a failure
 may pass and nothing of the reply has been sent, another server is tried; a single server is asked a second time. A
-server that is silent for too long, before its first byte or between two, counts as failed.
+server that is silent for too long, before its first byte or between two, counts as failed. One that refuses our key,
+does not know its model or wants money stands in the log, for the operator; another server is tried there, too.
 
-A client gets 429 with the server's own Retry-After if all are busy, 503 if none answers, 504 if they are silent, 502 if
-one refuses our key or does not know its model, which is the operator's fault and stands in the log. No address leaves
-this server. Cost: a request is sent at most once to every server, and once more to the last one; a request over a kept
-connection that the server has just closed is sent again at once and does not count.
+A client gets 429 with the server's own Retry-After if all that may answer are busy, 503 if none answers, 504 if they
+are silent, 502 if all refuse us. No address leaves this server. Cost: a request is sent at most once to every server,
+and once more to the last one; a request over a kept connection that the server has just closed is sent again at once
+and does not count.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class Upstreams:
 
     @property
     def num_healthy(self) -> int:
-        """How many servers have not failed since they last answered."""
-        return sum(not server.failures for server in self._balancer.servers)
+        """How many servers have neither failed nor refused us since they last answered."""
+        return sum(not (server.failures or server.refusal) for server in self._balancer.servers)
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -94,7 +95,7 @@ class Upstreams:
             ApiError: no server could answer, or the one that did refuses.
         """
         tried, stale, failures, url = 0, 0, set[str](), ""
-        busy: Transient | None = None
+        excuse: Transient | None = None
         while True:
             avoid = failures if len(failures) < len(self) else failures - {url}
             try:
@@ -108,15 +109,22 @@ class Upstreams:
                 tried += 1
                 failures.add(url)
                 _log.warning("an upstream server failed", extra={"attempt": tried, "error": str(failure)[:300]})
-                busy = _sooner(busy, failure)
+                excuse = _to_tell(excuse, failure)
                 if shown():
                     raise _broken(failure) from failure
                 if not self._again(tried, failure):
-                    raise _told(busy or failure) from failure  # to come back helps where one was only busy
+                    raise _told(excuse) from failure
                 self.retried.add(failure)
-            except ConfigError as exc:
-                _log.error("an upstream server refuses this server", extra={"error": str(exc)[:300]})
-                raise misconfigured() from exc
+            except ServerRefused as refusal:
+                tried += 1
+                failures.add(url)
+                _log.error("an upstream server refuses this server", extra={"error": str(refusal)[:300]})
+                if shown() or tried >= len(self):
+                    if excuse is None:
+                        self._balancer.forgive()
+                    raise (misconfigured() if excuse is None else _told(excuse)) from refusal
+                self.retried.add(refusal)
+                continue
             except EngineError as exc:
                 raise from_error(exc) from exc
             if not self.num_healthy:
@@ -186,12 +194,11 @@ def misconfigured() -> ApiError:
     )
 
 
-def _sooner(busy: Transient | None, failure: Transient) -> Transient | None:
-    """Of servers that are busy, the one that says when it has room, and has it first."""
-    is_spent = isinstance(failure.error, ServerRefused)
-    if failure.status != 429 or is_spent or (busy is not None and _wish_s(busy) <= _wish_s(failure)):
-        return busy
-    return failure
+def _to_tell(excuse: Transient | None, failure: Transient) -> Transient:
+    """Of two failures the one that a client is told: of servers that are busy, the one that has room first."""
+    if excuse is None or excuse.status != 429:
+        return failure
+    return failure if failure.status == 429 and _wish_s(failure) < _wish_s(excuse) else excuse
 
 
 def _wish_s(failure: Transient) -> float:
@@ -210,8 +217,6 @@ def _broken(failure: Transient) -> ApiError:
 
 
 def _told(failure: Transient) -> ApiError:
-    if isinstance(failure.error, ServerRefused):
-        return misconfigured()
     if failure.status == 429:
         wait_s = failure.retry_after_s or 1.0
         return ApiError(429, "upstream_busy", "the upstream servers are busy", retry_after_s=wait_s)

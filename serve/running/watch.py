@@ -42,6 +42,9 @@ from ttc.engines.shared.wrapped import Wrapped, draw_shown
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 
+CHARS_OF_TOKEN = 4
+"""Of ordinary text: an estimate for what is reserved before an upstream server has counted."""
+
 
 class WatchedSession(Session):
     """One choice of one request."""
@@ -60,6 +63,7 @@ class WatchedSession(Session):
         start: Prompt,
         fixed: bool,
         max_ids: int | None,
+        prepaid: int | None,
         logprobs: bool,
         listen: Callable[[Event], None],
     ) -> None:
@@ -67,7 +71,8 @@ class WatchedSession(Session):
 
         A strategy that thinks otherwise than the request has it rendered anew, unless `start` is `fixed`.
 
-        No draw has more than `max_ids` tokens, what is injected included.
+        No draw has more than `max_ids` tokens, what is injected included. With `prepaid`, what is not sampled counts,
+        too: prompts and injected text take up these tokens, and then those of the budget.
 
         Log-probabilities of every token cost an engine a pass over the vocabulary, so they are asked for only with
         `logprobs`.
@@ -80,7 +85,9 @@ class WatchedSession(Session):
         )
         with_logprobs = logprobs and self.sampling.logprobs
         self.sampling = replace(self.sampling, seed=seeds.derive(seed, "choice", index), logprobs=with_logprobs)
-        self._listen, self._max_ids = listen, max_ids
+        self._listen, self._max_ids, self._prepaid = listen, max_ids, prepaid
+        self._read: set[tuple[int, ...]] = set()
+        """The prompts that were paid for, by their ids."""
         self._start, self._fixed = start, fixed
         self._drawn: dict[Path, list[DrawnPiece]] = {}
         self.roots: dict[tuple[int, ...], Prompt] = {}
@@ -101,6 +108,43 @@ class WatchedSession(Session):
         if prompt.token_ids is not None:
             self.roots.setdefault(prompt.token_ids, prompt)
         return prompt
+
+    async def generate(self, prompt: Prompt, draws: range | int, **options: Any) -> list[Completion]:
+        """Draw; what is not sampled is paid for, too, so that a key never spends more than it has reserved."""
+        if self._prepaid is None:
+            return await super().generate(prompt, draws, **options)
+        before = self._reading(prompt, draws if isinstance(draws, int) else len(draws))
+        self._pay(before)
+        drawn: list[Completion] = []
+        try:
+            drawn = await super().generate(prompt, draws, **options)
+        finally:
+            self._pay(sum(end - start for completion in drawn for start, end in completion.injected))
+            if not drawn:  # nor was the prompt read
+                self._pay(-before)
+                self._read.discard(_root(prompt))
+        return drawn
+
+    def _pay(self, tokens: int) -> None:
+        """Take tokens from those that are paid for in advance, then from the budget; fewer than 0 are given back."""
+        before = self._prepaid or 0
+        self._prepaid = before - tokens
+        self._meter.withhold(max(-self._prepaid, 0) - max(-before, 0))
+
+    def _reading(self, prompt: Prompt, num_draws: int) -> int:
+        """Tokens that are read for these draws, and were not before; an upstream server reads them every time."""
+        if prompt.token_ids is None:
+            return num_draws * (len(prompt.text) // CHARS_OF_TOKEN)
+        root = _root(prompt)
+        is_new = root not in self._read
+        self._read.add(root)
+        return is_new * len(root) + (self._num_added(prompt) if self._max_ids is None else 0)
+
+    def _num_added(self, prompt: Prompt) -> int:
+        """Ids at the end of a prompt that its strategy has added to what was drawn."""
+        ids = prompt.generated_ids
+        pieces = (piece.ids for group in self._drawn.values() for piece in group)
+        return len(ids) - max((len(piece) for piece in pieces if ids[: len(piece)] == piece), default=0)
 
     def room(self, prompt: Prompt) -> int | None:
         """How many more ids a draw may have."""
@@ -148,6 +192,11 @@ class WatchedSession(Session):
         if before is not None:
             return len(ids) - len(before.ids)
         return len(ids) - max((len(one.ids) for one in pieces if ids[: len(one.ids)] == one.ids), default=0)
+
+
+def _root(prompt: Prompt) -> tuple[int, ...]:
+    """The ids of a prompt without what was drawn."""
+    return (prompt.token_ids or ())[: prompt.rendered_len]
 
 
 @dataclass(frozen=True, slots=True)

@@ -573,6 +573,45 @@ def test_of_servers_that_are_all_busy_the_one_that_has_room_first_says_when_to_c
             assert server.ask(chat()).headers["retry-after"] == "3"
 
 
+REFUSED = ("401 X", "402 X", "403 X", "404 X", "429 X")
+
+
+@pytest.mark.parametrize("status", REFUSED)
+@pytest.mark.parametrize("fields", [{}, {"stream": True}, {"n": 2}])
+def test_a_server_that_refuses_us_costs_no_reply_and_gets_no_more_requests(
+    status: str, fields: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    refuses = says(status, words="insufficient_quota")
+    with faulty(refuses) as spent, faulty() as good, gateway(spent, good) as server, server.client() as client:
+        for number in range(4):
+            reply = server.ask(chat(f"question {number}", **fields))
+            assert reply.status_code == 200
+        draws = int(fields.get("n", 1))
+        assert 1 <= len(spent.asked) <= draws and len(good.asked) == 4 * draws
+        assert client.get("/ready").json()["upstreams"] == {"m": {"servers": 2, "healthy": 1}}
+        metric = f'ttc_upstream_retries_total{{model="m",reason="refused"}} {len(spent.asked)}'
+        assert metric in client.get("/metrics").text
+    told = [record.levelname for record in caplog.records if "refuses" in record.message]
+    assert told == ["ERROR"] * len(spent.asked)
+
+
+def test_servers_that_all_refuse_a_request_are_asked_again_by_the_next() -> None:
+    with faulty(says("403 X")) as one, faulty(says("401 X")) as two, gateway(one, two) as server:
+        assert server.ask(chat()).status_code == 502
+        one.play = two.play = well
+        for number in range(4):
+            assert server.ask(chat(f"question {number}")).status_code == 200
+        assert min(len(one.asked), len(two.asked)) > 1
+
+
+def test_where_one_server_refuses_us_a_client_hears_when_the_others_have_room() -> None:
+    with faulty(says("402 X")) as spent, faulty(says("429 X", "retry-after: 7")) as busy:
+        for pool in ((spent, busy), (busy, spent)):
+            with gateway(*pool) as server:
+                reply = server.ask(chat())
+                assert (reply.status_code, reply.headers["retry-after"]) == (429, "7")
+
+
 def test_metrics_count_what_a_strategy_sends_again_beside_what_is_passed_through() -> None:
     with faulty(breaks_once(says("500 X"))) as behind, gateway(behind) as server, server.client() as client:
         assert server.ask(chat()).status_code == 200

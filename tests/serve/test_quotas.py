@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import json
 import math
 import os
 import pathlib
@@ -36,7 +37,7 @@ from tests.serve.streams import chunks_of
 from tests.serve.test_forward import TOOLS, WithoutIds
 from tests.serve.thinker import think
 from tests.serve.upstream import upstream
-from ttc.core import Message, Price, Prompt, Score, Usage, UsageSink
+from ttc.core import Message, Path, Price, Prompt, Score, Usage, UsageSink
 from ttc.engines.openai.client import Client
 from ttc.engines.openai.refusals import Access
 from ttc.engines.openai.wire import Features
@@ -644,3 +645,61 @@ def test_a_search_over_a_long_prompt_is_scored_as_well_where_its_key_has_limits(
     assert bounded["ttc"]["stop_cause"] == free["ttc"]["stop_cause"] == "done"
     assert bounded["ttc"]["scores"] == free["ttc"]["scores"] == [0.5] * 4
     assert bounded["usage"]["total_tokens"] == free["usage"]["total_tokens"]
+
+
+def says_much(prompt: Prompt, path: Path, key: int) -> str:
+    """Words of any length, with a call of a tool where the prompt shows one."""
+    if "calculator" in prompt.text and key % 3 == 0:
+        call = {"name": "calculator", "arguments": {"expression": f"{key}*3333333333"}}
+        return f"I ask. <tool_call>{json.dumps(call)}</tool_call>"
+    return "1+1=3, and so on, " + "x" * (key % 60) + f" so it is \\boxed{{{key % 9}}}"
+
+
+ASKING: dict[str, dict[str, Any]] = {
+    "aggregate": {"n": 4, "k": 2, "rounds": 2},
+    "genselect": {"n": 4},
+    "knockout": {"n": 4},
+    "refine": {"rounds": 4, "feedback": "self"},
+    "tools": {"n": 3},
+    "no_think_then_think": {},
+}
+
+
+@pytest.mark.parametrize("strategy", ASKING)
+def test_prompts_of_a_strategys_own_are_paid_from_what_its_key_has_reserved(strategy: str) -> None:
+    body = chat(max_tokens=90, seed=3, ttc={"strategy": strategy, **ASKING[strategy]})
+    limits = (320, 500, 1000, 20_000)
+    keys = [key_from_secret(str(limit), f"{SECRET}-{limit}", KeyLimits(tokens_per_minute=limit)) for limit in limits]
+    keys.append(key_from_secret("free", SECRET))
+    with running(served(ScriptedEngine(says_much)), keys=keys) as server:
+        free = server.ask(body, authorization=f"Bearer {SECRET}").json()
+        replies_ = [server.ask(body, authorization=f"Bearer {SECRET}-{limit}").json() for limit in limits]
+    spent = [reply["usage"]["total_tokens"] for reply in replies_]
+    assert all(used <= limit for used, limit in zip(spent, limits, strict=True)), spent
+    assert free["usage"]["total_tokens"] > 320, "so it is trimmed somewhere"
+    assert spent[-1] == free["usage"]["total_tokens"] and replies_[-1]["ttc"]["stop_cause"] == free["ttc"]["stop_cause"]
+
+
+def test_revisions_that_a_scorer_asks_for_are_paid_from_what_a_key_has_reserved() -> None:
+    body = chat(max_tokens=90, seed=3, ttc={"strategy": "refine", "rounds": 4, "feedback": "scorer", "scorer": "reads"})
+    body["ttc"]["threshold"] = 0.9
+    for limit in (150, 400, 1000):
+        key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=limit))
+        with running(served(ScriptedEngine(says_much), scorers={"reads": Reads()}), keys=[key]) as server:
+            reply = server.ask(body, authorization=f"Bearer {SECRET}").json()
+        assert 0 < reply["usage"]["total_tokens"] <= limit
+
+
+@pytest.mark.parametrize(("limit", "spent", "status"), [(150, 0, 400), (400, 280, 429)])
+def test_a_key_that_cannot_pay_for_a_strategys_prompt_hears_what_it_has_left(
+    limit: int, spent: int, status: int
+) -> None:
+    key = key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=limit))
+    with running(served(ScriptedEngine(lambda prompt, path, key: "x" * 500)), keys=[key]) as server:
+        if spent:
+            server.ask(chat(max_tokens=spent - 20), authorization=f"Bearer {SECRET}")
+        reply = server.ask(chat(max_tokens=300, ttc={"strategy": "tools"}), authorization=f"Bearer {SECRET}")
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (status, "token_limit_exceeded")
+    assert f"the {limit - spent} tokens that the key alice has left do not pay for one draw" in error["message"]
+    assert reply.headers.get("retry-after") == (None if status == 400 else "60")

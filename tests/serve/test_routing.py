@@ -20,7 +20,7 @@ from ttc import nano
 from ttc.core import Completion, Path, Prompt, Sampling, UsageSink
 from ttc.engines.openai.refusals import NoCredit
 from ttc.engines.scripted import ScriptedEngine, replies
-from ttc.errors import ConfigError, EngineError
+from ttc.errors import ConfigError, EngineBusy, EngineError
 
 
 class Broken(ScriptedEngine):
@@ -38,6 +38,12 @@ class Refused(Broken):
     error = NoCredit("the account of this key has no credit left")
 
 
+class Full(Broken):
+    """A server that has no room for us."""
+
+    error = EngineBusy("the server at gpu0 answered 429")
+
+
 def ponder(prompt: Prompt, path: Path, key: int) -> str:
     """A model that never stops thinking."""
     return "hm " * 500
@@ -52,6 +58,7 @@ def small(name: str = "small") -> ServedModel:
     [
         (lambda: Broken(ponder), "unavailable", {}),
         (lambda: Refused(ponder), "unavailable", {}),
+        (lambda: Full(ponder), "busy", {}),
         (lambda: SlowEngine(30), "timeout", {"fallback_after_s": 0.2}),
         (lambda: ScriptedEngine(ponder, thinking=True), "out_of_budget", {}),
     ],

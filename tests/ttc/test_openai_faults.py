@@ -21,8 +21,16 @@ from ttc.engines.openai.factory import openai
 from ttc.engines.openai.refusals import Access, NoCredit, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared import balance
-from ttc.engines.shared.balance import Retry, Transient, retry_after_s, retrying
-from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptRefused, PromptTooLong
+from ttc.engines.shared.balance import Balancer, Retry, Transient, retry_after_s, retrying
+from ttc.errors import (
+    ConfigError,
+    EngineBusy,
+    EngineError,
+    EngineTimeout,
+    PromptRefused,
+    PromptTooLong,
+    ServerRefused,
+)
 from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
 
@@ -412,17 +420,70 @@ def test_the_probe_waits_out_a_rate_limit_that_it_reaches_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "words", "kind"),
+    ("status", "words"),
     [
-        (402, "This request requires more credits", NoCredit),
-        (429, "You exceeded your current quota, please check your plan. (insufficient_quota)", Transient),
+        (402, "This request requires more credits"),
+        (429, "You exceeded your current quota, please check your plan. (insufficient_quota)"),
     ],
 )
-def test_an_account_without_credit_is_named_and_only_with_429_may_another_server_answer(
-    status: int, words: str, kind: type[Exception]
-) -> None:
-    with pytest.raises(kind, match="no credit left"):
+def test_an_account_without_credit_is_named_and_never_waited_for(status: int, words: str) -> None:
+    with pytest.raises(NoCredit, match="no credit left"):
         refuse("http://x", Access("", 1.0, 1.0), status, words, {})
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404])
+def test_a_server_that_refuses_us_in_the_middle_ends_no_run_that_another_can_finish(status: int) -> None:
+    with OpenAIServer(talker, CHAT) as one, OpenAIServer(talker, CHAT) as two:
+        engine = openai(base_url=f"{one.url},{two.url}", attempts=1)
+        before = len(one.requests)
+        one.faults.extend(Fault(status=status, message=f"no, see request {number}") for number in range(100))
+
+        async def go() -> list[str]:
+            answers = [solve(ask(f"{i}+1"), engine=engine, strategy=direct, seed=0) for i in range(12)]
+            try:
+                first = await asyncio.gather(*answers)
+                rest = [await solve(ask(f"{i}+2"), engine=engine, strategy=direct, seed=0) for i in range(4)]
+            finally:
+                await engine.close()
+            return [answer.text for answer in (*first, *rest)]
+
+        assert all(asyncio.run(go()))
+        assert len(one.requests) - before <= 6, "those that were there when it first refused"
+        ((reason, count),) = engine.failures.items()
+        assert str(status) in reason and one.url in reason and count == len(one.requests) - before
+
+
+def test_a_server_that_has_refused_us_is_asked_again_a_minute_later_by_one_request() -> None:
+    now = [0.0]
+    pool = Balancer(("http://a", "http://b"), clock=lambda: now[0])
+    asked: list[str] = []
+
+    async def attempt(url: str) -> str:
+        asked.append(url)
+        if url == "http://a" and now[0] < 100:
+            raise NoCredit("spent")
+        return url
+
+    def send(key: str) -> str:
+        return asyncio.run(pool.send(key, attempt, Retry(1)))
+
+    assert [send(key) for key in "uvw"] == ["http://b"] * 3 and asked.count("http://a") == 1
+    now[0] = 61.0
+    assert [send(key) for key in "xyz"] == ["http://b"] * 3 and asked.count("http://a") == 2
+    now[0] = 130.0
+    assert send("again") == "http://a" and not any(server.refusal for server in pool.servers)
+
+
+@pytest.mark.parametrize("status", [401, 402, 403])
+def test_a_server_that_refuses_us_at_the_start_is_left_out_where_another_takes_us(status: int) -> None:
+    with OpenAIServer(talker, CHAT) as one, OpenAIServer(talker, CHAT) as two:
+        one.faults.extend(Fault(status=status, message="no") for _ in range(100))
+        with pytest.warns(RuntimeWarning, match=rf"{one.url} answered {status}: no.*going on without it"):
+            engine = openai(base_url=f"{one.url},{two.url}", attempts=1)
+        assert [once(engine) for _ in range(2)]
+        one.faults.extend(Fault(status=status, message="no") for _ in range(100))
+        with pytest.raises(ServerRefused, match=f"answered {status}"):
+            openai("served", base_url=one.url)
 
 
 def test_of_a_gateways_page_only_the_title_is_told() -> None:

@@ -32,6 +32,7 @@ from ttc.core import Strategy
 from ttc.errors import ConfigError
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
+_T = TypeVar("_T")
 _CHECK = "__ttc_check__"
 _READS_LOGPROBS = "__ttc_reads_logprobs__"
 _DRAWING = "__ttc_drawing__"
@@ -201,28 +202,43 @@ class Drawing:
 
     `whole`: each draw is one request to the engine, so a grammar can hold its answer. `wave` says how many draws run
     together, from the options that it names; None: all of them. `adds_text`: a reply has text that no draw sampled
-    (results of tools), which max_tokens does not count.
+    (results of tools), which max_tokens does not count. `asks` says, likewise, how many questions of its own it may ask
+    beside its draws, and how many of its texts each shows; None: none.
     """
 
     whole: bool = False
     wave: Callable[..., int] | None = None
     adds_text: bool = False
+    asks: Callable[..., tuple[int, int]] | None = None
 
     def at_once(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> int | None:
         """How many draws of `function` run together when it is called with `arguments`; None: all of them."""
         if self.wave is None:
             return None
-        values = {**options_of(function), **arguments}
-        return max(self.wave(**{name: values[name] for name in inspect.signature(self.wave).parameters}), 1)
+        return max(_told(self.wave, function, arguments), 1)
+
+    def questions(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[int, int]:
+        """Most questions of its own when it is called with `arguments`, and how many of its texts each shows."""
+        return (0, 0) if self.asks is None else _told(self.asks, function, arguments)
+
+
+def _told(rule: Callable[..., _T], function: Callable[..., Any], arguments: Mapping[str, Any]) -> _T:
+    """What `rule` says of the options that it names, when `function` is called with `arguments`."""
+    values = {**options_of(function), **arguments}
+    return rule(**{name: values[name] for name in inspect.signature(rule).parameters})
 
 
 def drawing(
-    *, whole: bool = False, wave: Callable[..., int] | None = None, adds_text: bool = False
+    *,
+    whole: bool = False,
+    wave: Callable[..., int] | None = None,
+    adds_text: bool = False,
+    asks: Callable[..., tuple[int, int]] | None = None,
 ) -> Callable[[Factory], Factory]:
     """Declare how a strategy draws (see `Drawing`); one without a declaration draws all at once and in pieces."""
 
     def declare(factory: Factory) -> Factory:
-        setattr(factory, _DRAWING, Drawing(whole, wave, adds_text))
+        setattr(factory, _DRAWING, Drawing(whole, wave, adds_text, asks))
         return factory
 
     return declare

@@ -167,6 +167,10 @@ class Meter:
         if self._parent is not None:
             self._parent.add(usage)
 
+    def withhold(self, tokens: int) -> None:
+        """Take tokens out of the budget that are paid for but are no usage; fewer than 0 are given back."""
+        self._leased_tokens += tokens
+
     @property
     def seconds_left(self) -> float | None:
         """Seconds until the budget in seconds ends; None without one."""

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from ttc.choosing.selection import fallback, vote
+from ttc.config.signatures import drawing
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Strategy
 from ttc.session.draws import check_n
@@ -31,6 +32,7 @@ correct what is not, and give one solution of your own with its final answer.
 {attempts}"""
 
 
+@drawing(asks=lambda n, k, rounds: (n * rounds, k))
 async def aggregate(
     problem: Problem, session: Session, *, n: int = 8, k: int = 3, rounds: int = 2, of: Strategy | None = None
 ) -> Answer:

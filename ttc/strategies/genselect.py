@@ -22,6 +22,7 @@ from itertools import pairwise
 
 from ttc.answers.extract import answer_start
 from ttc.choosing.selection import fallback, tally, vote
+from ttc.config.signatures import drawing
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, FinishReason, Message, Problem, Prompt
 from ttc.scorers.judge import harmless, problem_text
@@ -47,6 +48,7 @@ _NAMED = re.compile(
 )
 
 
+@drawing(asks=lambda n, k, group: (_num_questions(n, k=k, group=group), min(group, n)))
 async def genselect(problem: Problem, session: Session, *, n: int = 8, k: int = 4, group: int = 8) -> Answer:
     """Return the answer that the model names most often.
 

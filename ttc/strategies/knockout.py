@@ -17,6 +17,7 @@ from typing import TypeAlias
 from ttc.answers import same_class
 from ttc.choosing.selection import by_length, fallback
 from ttc.concurrent import gather
+from ttc.config.signatures import drawing
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
 from ttc.scorers.judge import compare, verdict
@@ -27,6 +28,7 @@ from ttc.session.session import Session
 _POINTS = {"A": 1.0, "B": -1.0}
 
 
+@drawing(asks=lambda n, k: (k * max(n - 1, 0), 2))
 async def knockout(
     problem: Problem, session: Session, *, n: int = 8, k: int = 2, scorer: Scorer | None = None
 ) -> Answer:

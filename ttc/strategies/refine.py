@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc.choosing.selection import fallback
+from ttc.config.signatures import drawing
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Scorer
 from ttc.errors import ConfigError
@@ -36,6 +37,7 @@ _SELF = "Check your solution step by step for mistakes."
 _AGAIN = "{complaint} Then solve the problem again and give its final answer."
 
 
+@drawing(asks=lambda rounds: (rounds, 1))
 async def refine(
     problem: Problem,
     session: Session,

@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from ttc.config.values import above, at_least
 from ttc.core import Capabilities, Engine, with_extra
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, ServerRefused
 from ttc.identity.digests import BESIDE_WEIGHTS, ModelFolder, reads
 
 if TYPE_CHECKING:
@@ -237,24 +237,24 @@ def _local(model: str | None, tokenizer: str | None) -> _Local | None:
 
 
 def _find_out(urls: tuple[str, ...], access: Access, retry: Retry, model: str | None, local: _Local | None) -> Features:
-    """Probe the first server that answers; the others must serve the same model, or be unreachable for now."""
+    """Probe the first server that answers; the others must serve the same model, or be out of use for now."""
     from ttc.engines.openai.probe import Unreachable, probe, served_model
     from ttc.engines.openai.sync_client import SyncClient
 
     features: Features | None = None
-    silent: list[ConfigError] = []
+    unusable: list[ConfigError] = []
     for url in urls:
         client = SyncClient(url, access, retry)
         try:
             listed = served_model(client, url, features.model if features else model)
             if features is None:
                 features = probe(client, listed, local.text if local else None)
-        except Unreachable as exc:
-            silent.append(exc)
+        except (Unreachable, ServerRefused) as exc:
+            unusable.append(exc)
         finally:
             client.close()
     if features is None:
-        raise silent[0]
-    for failure in silent:
+        raise unusable[0]
+    for failure in unusable:
         warnings.warn(f"{failure}; going on without it until it answers", RuntimeWarning, stacklevel=3)
     return features

@@ -23,7 +23,7 @@ from ttc.core import Prices, Sampling, ThinkState
 from ttc.engines.openai.chat import PREFILL, STATES, switch_fields
 from ttc.engines.openai.client import Chunk
 from ttc.engines.openai.ids import ids_of, logprobs_of, num_logprobs, prompt_logprobs, scoring_body
-from ttc.engines.openai.refusals import Busy, NotFound
+from ttc.engines.openai.refusals import Busy, NoCredit, NotFound
 from ttc.engines.openai.sync_client import SyncClient
 from ttc.engines.openai.wire import FEWER_SEED_BITS, Features, Tail, as_mapping, first_choice, shared_fields, texts_of
 from ttc.engines.shared.text import Text
@@ -41,6 +41,8 @@ LLAMA_VERSION = "llama.cpp version"
 NUM_MARKER = 16
 """Number of tokens at the end of a prompt that can hold a marker and the white space after it."""
 _TOO_FEW = re.compile(r"higher max_tokens|output limit|below minimum", re.I)
+_OF_THE_SERVER = (Busy, NoCredit)
+"""Errors that say nothing about the server's features."""
 _GREEDY = Sampling(temperature=0.0, max_tokens=NUM_TOKENS)
 _SPREAD = Sampling(temperature=1.0, max_tokens=NUM_TOKENS)  # some models refuse any other temperature
 _HELD = "true"
@@ -66,6 +68,8 @@ def served_model(client: SyncClient, url: str, model: str | None) -> Features:
             "`vllm serve MODEL --port 8000` for http://127.0.0.1:8000/v1), or give another address "
             "(--base-url, --upstream of serve, base_url in a file)"
         ) from exc
+    except NoCredit:
+        raise
     except (NotFound, EngineError):  # the server exists but lists nothing
         cards = []
     models = {str(card["id"]): card for card in cards if isinstance(card, Mapping) and "id" in card}
@@ -252,7 +256,7 @@ def _first_accepted(
             try:
                 chunks = client.stream(path, shared_fields(settings, _seed(variant), variant) | dict(fields))
                 return _Seen(chunks, variant, num_tokens)
-            except Busy:  # says nothing about the server's features
+            except _OF_THE_SERVER:
                 raise
             except NotFound as exc:
                 failures.append(str(exc))
@@ -307,7 +311,7 @@ def _scores(client: SyncClient, model: str, prompt: Sequence[int]) -> bool:
     """Whether log-probabilities of given ids are returned."""
     try:
         prompt_logprobs(client.post("/completions", scoring_body(model, prompt)), prompt, 1)
-    except Busy:
+    except _OF_THE_SERVER:
         raise
     except (EngineError, ValueError):  # a refusal or an omission means that the feature is missing
         return False
@@ -374,7 +378,7 @@ def _opens(client: SyncClient, seen: _Seen, question: list[dict[str, str]], stat
     try:
         ids = client.post(f"{root}/tokenize", {**named, "messages": question, **switch})["tokens"]
         end = client.post(f"{root}/detokenize", {**named, "tokens": ids[-NUM_MARKER:]})["prompt"]
-    except Busy:
+    except _OF_THE_SERVER:
         raise
     except (ConfigError, EngineError, LookupError, TypeError):  # the operator may have disabled these routes
         return False
@@ -421,7 +425,7 @@ def _ask(
     path = "/completions" if "prompt" in fields else "/chat/completions"
     try:
         return _Seen(client.stream(path, shared_fields(sampling, _seed(features), features) | dict(fields)), features)
-    except Busy:
+    except _OF_THE_SERVER:
         raise
     except EngineError:  # a refusal means that the feature is missing
         return None

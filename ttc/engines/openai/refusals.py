@@ -106,10 +106,7 @@ def refuse(
     if status == 500 and _FULL.search(said):
         raise PromptTooLong(text) from cause
     if status == 402 or _NO_CREDIT.search(said):
-        spent = NoCredit(f"{text}; the account of this key has no credit left")
-        if is_transient(status, headers):
-            raise Transient(spent, status=status) from cause
-        raise spent from cause
+        raise NoCredit(f"{text}; the account of this key has no credit left") from cause
     if is_transient(status, headers):
         error = EngineBusy(text) if status == 429 else EngineError(text)
         wish_s = retry_after_s(headers)

@@ -9,6 +9,10 @@ counted. The randomness of a draw does not depend on which server answers. Cost:
 A server that answers 429 (too busy) gets no request before the time that it names, then only as many at once as it
 accepted before, and one more for every round that it answers. So a rate limit costs seconds, and fails no problem.
 
+A server that refuses our key, or whose account is spent, gets no requests either while another one answers; once a
+minute one request asks it again. The request that it refused goes to another server at once. A request that all
+servers refuse fails, and leaves none of them out.
+
 Retries (`Retry`): transient failures only, bounded in attempts and in seconds, with exponential back-off and full
 jitter (Brooker 2015, "Exponential Backoff And Jitter", AWS Architecture Blog). The jitter uses the operating system's
 entropy: it affects only when a request is sent, never what is sampled. A server's own delay (`Retry-After`,
@@ -198,15 +202,16 @@ _OTHER = "other failures"
 class ServerState:
     """One server: outstanding requests, number of keys, failures in a row, end of its back-off (monotonic).
 
-    `room`: how many requests at once it accepts, as far as known; `busy_until`: end of the delay that it asked for;
-    `answered` requests in total, of which `answered_before` when it was last too busy; `took`: those between the last
-    two times.
+    `refusal`: the first words with which it has refused us since it last answered; empty if it has not. `room`: how
+    many requests at once it accepts, as far as known; `busy_until`: end of the delay that it asked for; `answered`
+    requests in total, of which `answered_before` when it was last too busy; `took`: those between the last two times.
     """
 
     url: str
     outstanding: int = 0
     keys: int = 0
     failures: int = 0
+    refusal: str = ""
     rests_until: float = 0.0
     room: float = math.inf
     busy_until: float = 0.0
@@ -216,7 +221,8 @@ class ServerState:
 
     def available(self, now: float) -> bool:
         """Whether it may be used: healthy, or after its back-off and not being tried yet."""
-        return not self.failures or (now >= self.rests_until and not self.outstanding)
+        is_well = not (self.failures or self.refusal)
+        return is_well or (now >= self.rests_until and not self.outstanding)
 
     def wait_s(self, now: float) -> float:
         """Seconds until it may accept one more request; 0 if it does now."""
@@ -227,13 +233,13 @@ class ServerState:
 
 @dataclass(slots=True)
 class Retried:
-    """How often requests were sent again, by reason (the status, or `connection`); for metrics."""
+    """How often requests were sent again, by reason (the status, `connection` or `refused`); for metrics."""
 
     counts: dict[str, int] = field(default_factory=dict)
 
-    def add(self, failure: Transient) -> None:
+    def add(self, failure: Transient | ServerRefused) -> None:
         """Count one."""
-        reason = str(failure.status or "connection")
+        reason = str(failure.status or "connection") if isinstance(failure, Transient) else "refused"
         self.counts[reason] = self.counts.get(reason, 0) + 1
 
 
@@ -274,24 +280,29 @@ class Balancer:
     async def send(self, key: str, attempt: Callable[[str], Awaitable[T]], retry: Retry) -> T:
         """Await `attempt(url)` on the server of `key`; on `Transient`, retry later or on another server.
 
-        Once as many attempts as there are servers were refused, it fails: a spent account stays so.
+        A server that refuses us is not asked twice, since that stays so; raises its ServerRefused once all have.
         """
-        silences = refusals = 0
+        silences, refusing = 0, set[str]()
 
         async def once() -> T:
-            nonlocal silences, refusals
-            while (pause := self._choose(key).wait_s(self._clock())) > 0:
+            nonlocal silences
+            while (pause := self._choose(key, refusing).wait_s(self._clock())) > 0:
                 if pause > max(retry.max_total_s, retry.max_wish_s):
-                    raise _told_to_wait(self._choose(key).url, pause)
+                    raise _told_to_wait(self._choose(key, refusing).url, pause)
                 await asyncio.sleep(pause)
             try:
-                with self.lease(key) as url:
+                with self.lease(key, refusing) as url:
                     return await attempt(url)
+            except ServerRefused as refusal:
+                refusing.add(url)
+                if len(refusing) == len(self._servers):
+                    self.forgive()
+                    raise
+                self.retried.add(refusal)
+                return await once()
             except Transient as failure:
                 silences += isinstance(failure.error, EngineTimeout)
-                refusals += isinstance(failure.error, ServerRefused)
-                is_vain = refusals >= len(self._servers)
-                if is_vain or (silences >= len(self._servers) and not retry.silent_again):
+                if silences >= len(self._servers) and not retry.silent_again:
                     raise failure.error from failure.__cause__
                 # another server does not share this one's delay
                 if any(self._takes(server) for server in self._servers):
@@ -302,7 +313,9 @@ class Balancer:
 
     @contextmanager
     def lease(self, key: str, avoid: Collection[str] = ()) -> Iterator[str]:
-        """Yield the URL of the server for `key` and count the request; a `Transient` puts the server into back-off.
+        """Yield the URL of the server for `key` and count the request.
+
+        A `Transient` puts the server into back-off, ServerRefused into the longest one.
 
         Servers in `avoid` are left out; at least one other must exist.
         """
@@ -313,11 +326,16 @@ class Balancer:
         except Transient as failure:
             if not failure.is_of_connection:
                 self._fail(server, failure.retry_after_s, is_busy=failure.status == _TOO_BUSY)
-            reason = str(failure)
-            self._failures[reason if reason in self._failures or len(self._failures) < MAX_REASONS else _OTHER] += 1
+            self._count(str(failure))
+            raise
+        except ServerRefused as refusal:
+            server.refusal = server.refusal or str(refusal)
+            server.rests_until = self._clock() + self._max_rest_s
+            if len(self._servers) > 1:
+                self._count(server.refusal)
             raise
         else:
-            server.failures = 0
+            server.failures, server.refusal = 0, ""
             server.room += 1 / server.room
             server.answered += 1
         finally:
@@ -330,6 +348,14 @@ class Balancer:
             server.failures = 0
         else:
             self._fail(server, None)
+
+    def forgive(self) -> None:
+        """Leave no server out for a refusal: all have refused one request, so it may be that request's fault."""
+        for server in self._servers:
+            server.refusal = ""
+
+    def _count(self, reason: str) -> None:
+        self._failures[reason if reason in self._failures or len(self._failures) < MAX_REASONS else _OTHER] += 1
 
     def _takes(self, server: ServerState) -> bool:
         now = self._clock()
@@ -345,7 +371,7 @@ class Balancer:
         if healthy:
             server_state = min(healthy, key=lambda server: (server.outstanding, server.keys))
         else:
-            server_state = min(others, key=lambda server: server.rests_until)
+            server_state = min(others, key=lambda server: (bool(server.refusal), server.rests_until))
         self._bind(key, server_state)
         return server_state
 
