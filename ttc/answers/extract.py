@@ -225,10 +225,12 @@ _CORRECTION = re.compile(
 _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IGNORECASE)
 r"""An `or` right behind a box: `\boxed{1} or \boxed{2}`."""
 _OR_VALUE = re.compile(
-    r"(?:\\?\)|[\s$,(])*(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?[\s$(\\]*(?P<value>\$?[-+]?[\d\\][^\s,;$]{0,80})",
+    r"(?:\\?\)|[\s$,(])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
+    r"|(?:[—–;.]{1,3}\s*)?\b(?:no|actually|rather|i mean|make that|correction)\b[,:]?(?:\s+it\s+is)?(?=\s*[-$(\\\d]))"
+    r"[\s$(\\]*(?P<value>(?:(?:about|approximately|approx\.|roughly|around)\s+)?\$?[-+]?[\d\\][^\s,;$]{0,80})",
     re.IGNORECASE,
 )
-"""A second value that an `or` offers behind the first: `or 5`, `or maybe $5`."""
+"""A second value behind the first, as an alternative, a correction or in decimals: `or maybe $5`, `no, 13`."""
 
 
 _NO = (
@@ -477,7 +479,7 @@ _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
     "ergebnis", "résultat", "resultado", "risultato", "результат",
     "antwoord", "svar", "odpověď", "răspuns", "válasz", "απάντηση", "відповідь", "תשובה", "答え", "正解", "解答", "답",
-    "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "উত্তর", "คำตอบ", "விடை", "సమాధానం", "జవాబు", "回答",
+    "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "जवाब", "উত্তর", "คำตอบ", "விடை", "సమాధానం", "జవాబు", "回答",
     "vastaus", "sagot", "jibu", "jawapan", "odgovor", "отговор", "одговор", "odpoveď", "cavab",
 )  # fmt: skip
 """What answers are called; a text without one of these words is not searched for a phrase of these languages."""
@@ -494,7 +496,7 @@ _FOREIGN = re.compile(
     rf"(?:(?:(?<=\s){_IS}\b\s*)?[:：=]|(?<=\s)(?:{_IS}|[—–])(?=\s)|(?<=\s)(?=[-−]?[\d$\\]))"
     r"|\bist\sdie\s(?:(?:richtige|korrekte|endgültige|gesuchte)\s)?antwort\b\s*:?(?=\s?[-\d$*\\])"
     r"|(?:答え|正解|解答|回答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
-    r"|उत्तर\s?(?:है\s?)?[:：]|उत्तर\s(?=[-\d$*\\])|คำตอบ(?:สุดท้าย|ที่ถูกต้อง)?\s?(?:คือ|[:：])"
+    r"|(?:उत्तर|जवाब)\s?(?:है\s?)?[:：]|उत्तर\s(?:है\s)?(?=[-\d$*\\]|[A-Z]\sहै)|คำตอบ(?:สุดท้าย|ที่ถูกต้อง)?\s?(?:คือ|[:：])"
     r")\**\s*",
     re.IGNORECASE,
 )
@@ -519,14 +521,15 @@ _PHRASE = re.compile(
     r"the\s+(?:result|solution|value)\b[^.\n:]{0,60}?\s(?:is|are|equals)\s"
     r"(?=\**(?:\$[^$\n]{1,80}\$|[-$\d][^\s,]{0,40}|[a-z]\s?(?:[=<>≤≥]|\\[lg]eq?)\s?[^\s,]{1,40}|`[^`\n]{1,200}`)"
     r"(?:\s[A-Za-z]{2,14})?\**[.!]?\s*\Z)"
-    r"|^[ \t]*答\s?[:：]\s*(?:一共|总共|共)?有?|(?:最终)?(?:答案|结果|选项)\s*(?:就是|应该是|等于|是|为|[:：])+"
+    r"|^[ \t]*答\s?[:：]\s*(?:一共|总共|共)?有?"
+    r"|(?:最终)?(?:答案|结果|选项)\s*(?:大约|约)?(?:就是|应该是|等于|是|为|[:：])+"
     r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?(?:answer|output|result)\**:?\**[ \t]*\n\s*"
     r"(?=```|[^\n]{1,200}\s*\Z)"
     r"|(?:\bthe\s+(?:final\s+)?output\b[^.\n:]{0,60}?\s(?:is|will\sbe|would\sbe)"
     r"|\b(?:code|function|program|script|snippet|expression|comprehension|method|call|statement|loop)\s"
     r"(?:prints|returns|outputs|evaluates\sto)|\bit\s(?:prints|returns|outputs|evaluates\sto)(?=:?\s[`\"'\[({]))\s*:?\s"
     r"(?=```|\**(?:`[^`\n]{1,200}`|\"[^\"\n]{1,200}\"|'[^'\n]{1,200}'|[\[({][^\n]{1,200}[\])}]"
-    r"|\$[^$\n]{1,80}\$|[-\w.,]{1,40})\**[.!]?\s*\Z)"
+    r"|\$[^$\n]{1,80}\$|[-\w.,]{1,40})\**[.!]?\s*(?:\Z|\n\s*\n\W*(?:explanation|reason)))"
     r"|^[ \t]*\**(?:A\s*[:：]|Ans\s*[.:：]|(?:the\s+)?(?:Result|Output)\s*[:：]|Answer\.(?=\*\*|\s+[-$\d\\(])))\**\s*",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -546,6 +549,12 @@ _CLAUSE_END = re.compile(
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
 """The end of the clause that a phrase begins: a line, a full stop, a reason, `, since`, a place, `(at x = 3)`."""
+_NAME_ENDS = r"(?=\s[A-Z][\w'’-]+[.!*\"]*\s*(?:\n|\Z))"
+_NO_STOP = re.compile(
+    r"(?<![\w.])(?:St|Mt|Ft|Mr|Mrs|Ms|Dr|Prof)\.(?=\s[A-Z])|\b[A-Z]\.(?=\s[A-Z]\.)"
+    rf"|(?:(?<=[A-Z]\.\s)|(?<=[A-Z]\.)|\b[A-Z][a-z'’-]+\s)[A-Z]\.{_NAME_ENDS}"
+)
+"""What a full stop ends no clause behind: a title or an initial, where the name goes on, J. K. Rowling."""
 _DISPLAY = re.compile(r"\$\$.{1,4000}?\$\$|\\\[.{1,4000}?\\\]", re.DOTALL)
 r"""A displayed formula: `$$x$$`, `\[x\]`."""
 _BLOCK = re.compile(r"```[\w+.#-]{0,20}[ \t]*\n(?P<value>[^`]{1,4096})```")
@@ -591,18 +600,22 @@ def last_field(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
 
 
 _SUPPOSED = re.compile(
-    r"\b(?:suppos(?:e|ing)|assum(?:e|ing)|imagine|pretend|if|whether|unless)(?:\s+that)?"
-    r"(?:\s+(?:the|our|my|your))?(?:\s+(?:final|correct|right|true))?\s+\Z",
+    r"\b(?:suppos(?:e|ing)|assum(?:e|ing)|imagine|pretend|if|whether|unless"
+    r"|(?:doubt|unlikely|untrue|not true)(?=\s+that))"
+    r"(?:\s+that)?(?:\s+(?:the|our|my|your))?(?:\s+(?:final|correct|right|true))?\s+\Z"
+    r"|\bdoubt(?:\s+the)?\s+\Z",
     re.IGNORECASE,
 )
-"""Words before an answer phrase that only suppose it: `Suppose the answer is 5`, `if the final answer is 5`."""
+"""Words before an answer phrase that only suppose or doubt it: `Suppose the answer is 5`, `unlikely that it is`."""
 _TEMPTING = re.compile(
     r"\b(?:(?:wrong|incorrect|false|tempting|a mistake) to (?:say|think|claim|conclude|believe|guess|assume)"
-    r"|(?:one|you|we|I|some|many) (?:might|may|could|would) (?:be tempted|think|say|guess|expect|conclude|believe))\b"
-    r"[^.!?\n]*\Z",
+    r"|(?:one|you|we|I|some|many) (?:might|may|could|would) (?:be tempted|think|say|guess|expect|conclude|believe)"
+    r"|(?:students?|people|teacher|friend|others|someone) (?:\w+ )?(?:say|think|claim|believe|guess|argue)s?)\b"
+    r"(?:(?!\bbut\b)[^.!?\n])*\Z"
+    r"|\bnote\b(?: that)?[:,]? (?:that )?if\b[^.!?\n]*\Z",
     re.IGNORECASE,
 )
-"""Words before an answer that others would give: `One might think the answer is 5`."""
+"""Words before an answer that others would give, or another question has: `One might think the answer is 5`."""
 
 
 def _supposed(text: str, start: int, at: int) -> bool:
@@ -670,7 +683,7 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
                 return _unless(hedge, found(text, begin + block.start("value"), begin + block.end("value"), "phrase"))
             if display := _DISPLAY.match(window) or _printed(text, begin, window):
                 return _unless(hedge, found(text, begin + display.start(), begin + display.end(), "phrase"))
-            end = _CLAUSE_END.search(window)
+            end = _CLAUSE_END.search(_NO_STOP.sub(lambda match: match[0].replace(".", " "), window))
             clause = _unexclaimed(window[: end.start()] if end else window, text[start:begin])
             place = trim(clause)
             if (place or len(clause) <= SHORT_CLAUSE) and hedge(clause):
@@ -681,7 +694,7 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
                 question_mark = end is not None and end[0] in "?？"
                 around = unsure(clause[: place[0]], clause[place[1] :])
-                other = _OR_VALUE.match(clause, place[1]) or (end and _SO_VALUE.match(window, end.start()))
+                other = _OR_VALUE.match(window, place[1]) or (end and _SO_VALUE.match(window, end.start()))
                 around |= bool(other and hit.final and not same(_closed(other["value"]), hit.final))
                 doubtful = question_mark or around or _TAKEN_BACK.search(text, begin, begin + _AFTER)
                 return Extraction(None, hit.span, "phrase", "hedge") if doubtful else hit

@@ -19,6 +19,7 @@ import re
 import string
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 
 from ttc.answers.code import bare_code, code_key, last_block, marked_code
@@ -41,7 +42,7 @@ from ttc.answers.extract import (
 )
 from ttc.answers.grammar import parse
 from ttc.answers.keys import expression_key, math_key, same_class
-from ttc.answers.nodes import UNITS
+from ttc.answers.nodes import UNITS, exact
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import Alternatives, Unparsed, plain
 from ttc.answers.words import hashed, in_words, text_key, undressed
@@ -79,6 +80,13 @@ _NUMBER = re.compile(
     r"(?:[eE][+-]?\d{1,3}(?![\w]))?|[-+−]?\.\d+"
 )
 """A number with its sign, currency, thousands, decimals, fraction or exponent: `-$1,234.5`, `3/4`, `1e5`, `.5`."""
+_NUMBERED = re.compile(
+    r"(?:\b(?:step|case|fig(?:ure|\.)|table|theorem|lemma|corollary|equation|eq\.)\s\(?|\[(?:insert|enter|your|put)\b[^\]\n]*)\Z",
+    re.IGNORECASE,
+)
+"""Words before a number that is no value: `Step 7`, `Figure 3`, and a place to fill in, `[insert 5 here]`."""
+_ITEM = re.compile(r"(?P<number>\d{1,2})[.)]\s*\Z")
+"""A number that ends a text and may open an item of a list."""
 _AT_ONCE = re.compile(r"[\s$*_(\[\\]*(?:[A-Za-z]\w?\s*=\s*)?")
 """What may stand between an answer phrase and a number that is the answer: nothing, marks, `x = `."""
 _LEAD = re.compile(
@@ -106,7 +114,7 @@ _GOES_ON = re.compile(
     r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-zα-ω]|\+(?!\w)|"
     r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
     r"\s?\(\s?\d|\s?[,;]\s?\d| \d{3}(?!\d)|"
-    r"\s*(?:and (?:a|an|one|two|three|\d)|(?:with (?:a |the )?)?remainder|"
+    r"\s?[和与及、]\s?\d|\s*(?:and (?:a|an|one|two|three|\d)|(?:with (?:a |the )?)?remainder|"
     r"dozens?|half|halves|thirds?|quarters?|hundreds?|thousands?|millions?|"
     r"billions?|trillions?|lakhs?|crores?|mil|mln|bn|pi|fold|"
     r"squared|cubed|factorial|over \d|point \w|per (?:cent|mille)|pairs?|score|mod(?:ulo)?\b|"
@@ -193,6 +201,8 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
     if _MATHEMATICS.search(rest):
         return start, start + len(rest)  # a formula that is not understood, not the first number in it
     number = _NUMBER.search(clause)
+    if number and _NUMBERED.search(clause[: number.start()]):
+        return None
     if number and _part_of_more(clause, number):
         return start, start + len(rest)
     if number and (_AT_ONCE.fullmatch(clause[start : number.start()]) or _alone(clause, number)):
@@ -237,7 +247,8 @@ def _after_lead(clause: str) -> tuple[int, str]:
     return start, rest
 
 
-_CLOSING = re.compile(r"(?:</(?:b|strong|em|i)>|(?<=[\d万萬億亿만억%])(?:です|になります|となります|입니다|이다))\Z")
+_COPULA = r"(?:です|である|になります|となります|입니다|이다)"
+_CLOSING = re.compile(rf"(?:</(?:b|strong|em|i)>|(?<=[\d万萬億亿만억%]){_COPULA})\Z")
 """What closes an emphasis of HTML, or a sentence of Japanese or Korean behind a number, at the end of a clause."""
 
 
@@ -298,6 +309,7 @@ def _last_number(text: str, start: int) -> Hit:
         begin += 1
     before = text[max(start, begin - 40) : begin]
     inner = _UNDER.search(before.removesuffix(">>")) or _INNER.search(before) or _OPERATION.search(before)
+    inner = inner or _NUMBERED.search(before) or _opens_item(text, start, begin)
     if inner or _part_of_more(text, last) or _ends_compound(before, text[last.end() : last.end() + 20]):
         return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
@@ -306,6 +318,13 @@ def _last_number(text: str, start: int) -> Hit:
         return Extraction(None, (begin, last.end()), "last_number", "hedge")
     percent = _PERCENT.match(text, last.end())
     return found(text, begin, percent.end() if percent else last.end(), "last_number")
+
+
+def _opens_item(text: str, start: int, at: int) -> bool:
+    """Whether the last number of a text only opens the next item of a list: 3. behind an item 2."""
+    item = _ITEM.match(text, at)
+    earlier = rf"^[ \t]*{int(item['number']) - 1}[.)]\s" if item else ""
+    return bool(earlier and re.search(earlier, text[start:at], re.MULTILINE))
 
 
 def _bare_number(text: str, start: int) -> Hit:
@@ -317,8 +336,29 @@ def _bare_number(text: str, start: int) -> Hit:
 _same_value = _same_by(math_key)
 
 
+_ABOUT = re.compile(r"(?:about|approx\w*\.?|roughly|around)\s+(?P<value>\D?\d*(?P<places>\.\d*)?.*)", re.DOTALL | re.I)
+"""A value that only approximates the one before it: `about 3.6`."""
+
+
+def _same_rounded(about: re.Match[str], other: str) -> bool:
+    """Whether a rounded value is that of the other; also where the other is not rational, as a root is not."""
+    rounded, value = _rational(about["value"]), _rational(other)
+    last_place = Fraction(1, 10 ** max(0, len(about["places"] or ".") - 1))
+    return rounded is None or value is None or abs(rounded - value) < last_place
+
+
+def _rational(text: str) -> Fraction | None:
+    try:
+        node = shape(parse(plain(text)))
+    except Unparsed:
+        return None
+    return exact(node.args[0]) if node.op == "scalar" else None
+
+
 def _same_number(left: str, right: str) -> bool:
-    """Whether two boxes say one number; 50 % is 1/2, too."""
+    """Whether two boxes say one number; 50 % is 1/2, too, and `about 3.14` is 22/7."""
+    if about := _ABOUT.fullmatch(left):
+        return _same_rounded(about, right)
     shares = [
         rf"\frac{{{side.rstrip('%').rstrip(chr(92))}}}{{100}}" if side.endswith("%") else "" for side in (left, right)
     ]
@@ -352,7 +392,7 @@ _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULE
 
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
 _LETTER = re.compile(
-    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[（]|选项|选择|\boption\b|\bchoice\b|\banswer\b|\bletter\b"
+    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[（]|选项|选择|\b(?:first|second|third|fourth|fifth|last)\s(?=option|choice)|\boption\b,?|\bchoice\b,?|\banswer\b|\bletter\b"
     r"|\b(?:la|el|die|opción|(?:a\s)?(?:opção|letra)|lettera|lettre|buchstabe|réponse|respuesta|risposta|resposta)\b|\s)*"
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
@@ -360,9 +400,10 @@ _LETTER = re.compile(
 r"""What may stand around a letter that is chosen, the letter, and the rest: `**(C)** 5`, `option C`, `\text{C}`."""
 _STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SECOND = re.compile(
-    r"[\s})\]*$\"'.:(]*(?:,|/|&|or\b|and\b|或|和)\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
+    r"[\s})\]*$\"'.:(]*+(?:,|/|&|or\b|and\b|或|和|[—–;,.\s]*+\b(?:no|actually|rather|I mean|make that)\b,?)"
+    r"\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
 )
-"""A second letter that a comma, a slash, an `or` or an `and` joins to the first: `, B`, ` or (D)`."""
+"""A second letter that a comma, a slash, an `or`, an `and` or a correction joins to the first: `, B`, `, no, D`."""
 _BESIDE = re.compile(
     r"\s*\)\s*\((?P<letter>[A-Z])\)|[\s*]+(?P<bare>[A-Z])(?=\W*\Z|\s+[A-Z]\b)"
     r"|[.)]\s+(?P<listed>[A-Z])[.)]\s+[A-Z]\b(?![a-z])"
@@ -473,12 +514,16 @@ _INSTEAD = re.compile(
 """What sets a choice against another: C, not B."""
 
 
+_COPIED = re.compile(r"[*(]{0,3}A[.):][^\n]*\n\s*[*(]{0,3}B[.):]\s")
+"""The options themselves: A) 1, and on the next line B) 2."""
+
+
 def _bare_choice(text: str, start: int) -> Hit:
     body = text[start:].strip()
     letter, hedged = choice_letter(body)
     if not letter or len(body) > 200 or (len(body) > 1 and not _ALONE.match(body + " ")) or _DEFINED.match(body):
         return None
-    if hedged or taken_back(body) or _WRONG.search(_REASON.split(body, maxsplit=1)[0]):
+    if hedged or _COPIED.match(body) or taken_back(body) or _WRONG.search(_REASON.split(body, maxsplit=1)[0]):
         return Extraction(None, None, "bare", "hedge")
     plain_word = re.match(r"[AI]\s+[a-z]", body)
     return None if plain_word else found(text, start, len(text), "bare")
@@ -486,9 +531,9 @@ def _bare_choice(text: str, start: int) -> Hit:
 
 _SENTENCE = 200  # characters of such a sentence at most
 _START, _CLAUSE_START = r"(?:\A|[.!?:\n])[\s*_]*", r"(?:\A|[.!?:,;\n])[\s*_]*"
-_SO = r"(?i:(?:therefore|thus|hence|so)\b[\s,]*)"
+_SO = r"(?i:(?:∴|(?:therefore|thus|hence|so|I\s(?:think|believe|(?:would|['’]d)\ssay)(?:\sthat)?)\b)[\s,]*)"
 _NOUN = r"(?i:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
-_CHOSEN = _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-Z])[\"'*)\]]{0,4}"
+_CHOSEN = _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-ZＡ-Ｚ])[\"'*)\]]{0,4}"
 _VERDICTS = tuple(
     re.compile(sentence + r"(?i:,?\s+(?:because|since|as|while|whereas)\b[^.!?\n]*)?[\s.!*]*\Z")
     for sentence in (
@@ -501,7 +546,7 @@ _VERDICTS = tuple(
         rf"|(?:the\s+)?(?:(?:correct|right)\s+)?letter\s+is)\s+){_CHOSEN}",
         rf"{_CLAUSE_START}(?:{_SO}(?i:it\s+(?:is|must\s+be)\s+)?|(?i:which\s+(?:is|gives|matches|corresponds\s+to)|i\.e\.,?)\s+|[^.!?\n]*(?:[→⇒]|->)\s*){_CHOSEN}",
         rf"{_CLAUSE_START}{_SO}?(?i:only\s+){_CHOSEN}(?i:\s+(?:remains|is\s+left))",
-        rf"{_START}{_SO}?(?:答案|因此|所以)?(?:故|应)?选(?:择|项)?\s*[:：]?\s*{_CHOSEN}。?",
+        rf"(?:{_START}|[，。；])(?:答案|因此|所以)?(?:故|应|本题|此题)?选(?:择|项)?\s*[:：]?\s*{_CHOSEN}。?",
     )
 )
 """A last sentence that takes one letter and says nothing else: "Therefore, (C) is correct." and "I choose C"."""
@@ -560,12 +605,16 @@ def _only_line(text: str, start: int) -> Hit:
     return found(text, start, len(text), "bare") if body and "\n" not in body else None
 
 
+_END_OF_WORDS = re.compile(rf"(?<=[^\W\d_a-zA-Z]){_COPULA}\Z")
+"""What ends a clause of words: 東京です."""
+
+
 def _trim_words(clause: str) -> tuple[int, int] | None:
-    """All of the clause, without the end of an emphasis that began before it: "The answer is **Paris**"."""
-    end = len(clause.rstrip())
-    if clause.count("**") % 2 and clause.endswith("**", 0, end):
-        end -= 2
-    return (0, end) if clause[:end].strip() else None
+    """All of the clause, without a copula, and without the end of an emphasis that began before it."""
+    words = _END_OF_WORDS.sub("", clause.rstrip())
+    if clause.count("*") % 2 or clause.count("**") % 2:
+        words = words.rstrip("*")
+    return (0, len(words)) if words.strip() else None
 
 
 _VERDICT_FIRST = re.compile(
@@ -575,16 +624,33 @@ _VERDICT_FIRST = re.compile(
 """A line that begins with a verdict and goes on with its reason, which announces nothing: "Yes, as the sum is even"."""
 
 
+_VERDICT_LINE = re.compile(r"(?:\A|(?<=\n))[ \t*_]*+(?P<verdict>yes|no|true|false)[.!*_ \t]*+(?=\n|\Z)", re.IGNORECASE)
+"""A verdict on a line of its own."""
+
+
 def _verdict_first(text: str, start: int) -> Hit:
-    return found(text, start, len(text), "bare") if _VERDICT_FIRST.fullmatch(text, start) else None
+    """A line that begins with a verdict, or one on the first or last line, where the text announces no answer."""
+    if _VERDICT_FIRST.fullmatch(text, start):
+        return found(text, start, len(text), "bare")
+    body = text[start:].rstrip()
+    lines = list(_VERDICT_LINE.finditer(body))
+    outer = [line for line in lines if not body[: line.start()].strip() or line.end() == len(body)]
+    is_one = len({line["verdict"].lower() for line in lines}) == 1
+    if not outer or not is_one or "answer" in body.lower() or taken_back(body):
+        return None
+    return found(text, start + outer[0].start("verdict"), start + outer[0].end("verdict"), "bare")
 
 
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 """Verdicts, each with the other one."""
+_ECHO = r"(?:it|they|he|she|there|that|we|you|i)\s(?:is|are|was|were|do|does|did|can|could|will|would|has|have|should)"
 _REASONED = re.compile(
-    r"(?P<verdict>\w+)(?:\s*[,;:.!(]|\s+[-–—]|\s*—|\s+(?=because\b|since\b|as\b))(?P<reason>.*)", re.DOTALL
+    rf"(?P<verdict>\w+)(?:\s*[,;:.!(]|\s+[-–—]|\s*—|\s+(?=because\b|since\b|as\b|(?i:{_ECHO})))(?P<reason>.*)",
+    re.DOTALL,
 )
-"""A word, and behind a mark or `because` its reason: "No, because 4 is even", "Yes (7 is prime)"."""
+"""A word, and behind a mark or `because` its reason: "No, because 4 is even", "Yes (7 is prime)", "Yes it is"."""
+_ECHOED = re.compile(rf"\s*{_ECHO}(?P<no>n['’]t|\snot)?[\s.!]*", re.IGNORECASE)
+"""A reason that only repeats the verdict: it is, it does not."""
 _NO_REASON = re.compile(r"\s*(?:\d+\s*\Z|(?:only\s)?(?:if|when|unless|for|in|but|or|and|not)\b)", re.IGNORECASE)
 """What begins no reason: "No. 5", "Yes, if n > 2"."""
 _DOUBTED = re.compile(
@@ -604,13 +670,19 @@ def verdict_of(text: str) -> str:
     other = OPPOSITES.get(match["verdict"].casefold()) if match else None
     if match is None or other is None or _NO_REASON.match(match["reason"]):
         return text
-    if _DOUBTED.search(match["reason"]) or taken_back(words):
+    if _DOUBTED.search(match["reason"]) or taken_back(match["reason"]):
         return text
+    echo = _ECHOED.fullmatch(match["reason"])
+    if echo and bool(echo["no"]) == (other in ("no", "false")):
+        return text  # Yes, it is not
     reason = _DETERMINER.sub("", match["reason"])
     return text if re.search(rf"\b{other}\b", reason, re.IGNORECASE) else match["verdict"]
 
 
-_SAID = re.compile(r"(?:\b(?:is|are|was|were|be|evaluates to|gives|equals)\b|[’'](?:s|re)\b):?\s+|(?<=\w):\s+")
+_SAID = re.compile(
+    r"(?:\b(?:is|are|was|were|be|evaluates to|gives|equals|called|named)\b|[’'](?:s|re)\b):?\s+"
+    r"|(?<=\w):\s+|(?<=\))\s==\s"
+)
 """What stands right before the value that a sentence gives."""
 _NOT_SAID = re.compile(
     r"\b(?:nobody|no one|none|if|whether|unless|think|thinks|thought|doubt\w*|wrong|false|than|instead|but|"

@@ -387,25 +387,32 @@ class Unit:
 
 _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     "length": [
-        ("1", "m metre metres meter meters"), ("1/100", "cm"), ("1/1000", "mm"), ("1/10", "dm"), ("1000", "km"),
+        ("1", "m metre metres meter meters 米"), ("1/100", "cm 厘米 公分"), ("1/1000", "mm 毫米"), ("1/10", "dm 分米"),
+        ("1000", "km 千米 公里"), ("1e-10", "Å angstrom angstroms"),
         ("254/10000", "inch inches in"), ("1e-6", "um micron microns"), ("1e-9", "nm"),
         ("3048/10000", "ft foot feet"), ("9144/10000", "yd yard yards"), ("1609344/1000", "mi mile miles"),
     ],
     "mass": [
-        ("1", "kg"), ("1/1000", "g gram grams"), ("1/1000000", "mg"), ("1e-9", "ug"),
+        ("1", "kg 千克 公斤"), ("1/1000", "g gram grams 克"), ("1/1000000", "mg 毫克"), ("1e-9", "ug"),
+        ("1000", "tonne tonnes 吨"),
         ("45359237/100000000", "lb lbs pound pounds"), ("45359237/1600000000", "oz ounce ounces"),
     ],
     "time": [
-        ("1", "s sec secs second seconds"), ("60", "min mins minute minutes"), ("3600", "h hr hrs hour hours"),
-        ("86400", "day days"), ("604800", "week weeks"), ("1/1000", "ms"), ("1e-6", "us"), ("1e-9", "ns"),
+        ("1", "s sec secs second seconds 秒"), ("60", "min mins minute minutes 分钟 分"),
+        ("3600", "h hr hrs hour hours 小时 時間 시간"), ("86400", "day days 天 日"),
+        ("604800", "week weeks"), ("1/1000", "ms"), ("1e-6", "us"), ("1e-9", "ns"),
     ],
-    "length^2": [("1e4", "ha hectare hectares"), ("4046.8564224", "acre acres")],
+    "length^2": [
+        ("1e4", "ha hectare hectares"), ("4046.8564224", "acre acres"), ("1", "平方米"), ("1e-4", "平方厘米"),
+        ("1e6", "平方千米 平方公里"),
+    ],
     "length/time": [("44704/100000", "mph"), ("1000/3600", "kph kmh kmph")],
     "1/length^2": [("1609344000000000/3785411784", "mpg")],
     "level": [("1", "dB decibel decibels")],
     "angle": [("1", "deg degree degrees"), ("0", "rad radian radians")],
     "length^3": [
-        ("1/1000", "L l litre litres liter liters"), ("1e-6", "ml mL"), ("0.003785411784", "gal gallon gallons"),
+        ("1/1000", "L l litre litres liter liters 升"), ("1e-6", "ml mL 毫升 立方厘米"), ("1", "立方米"),
+        ("0.003785411784", "gal gallon gallons"),
     ],
     "money:usd": [("1", "USD usd dollar dollars"), ("1/100", "cent cents")],
     "money:eur": [("1", "EUR euro euros")],
@@ -451,7 +458,7 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
     ],
     "1/time": [
         ("1", "Hz hertz"), ("1000", "kHz"), ("1e6", "MHz"), ("1e9", "GHz")],
-    "mass/current*time^2": [("1", "T tesla teslas"), ("1/1000", "mT")],
+    "mass/current*time^2": [("1", "T tesla teslas"), ("1/1000", "mT"), ("1e-4", "gauss")],
     "current*time": [("1", "coulomb coulombs"), ("1/1000", "mC"), ("1e-6", "uC"), ("1e-9", "nC")],
     "current^2*time^4/length^2*mass": [("1", "farad farads"), ("1e-6", "uF"), ("1e-9", "nF"), ("1e-12", "pF")],
 }  # fmt: skip

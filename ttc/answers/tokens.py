@@ -31,7 +31,8 @@ _SYMBOLS = {
     "φ": r"\phi ", "γ": r"\gamma ", "δ": r"\delta ", "ω": r"\omega ", "μ": r"\mu ", "σ": r"\sigma ", "ℝ": r"\mathbb{R}",
     "≡": r"\equiv ", "¬": r"\neg ", "∧": r"\land ", "∨": r"\lor ", "ħ": r"\hbar ", "ℏ": r"\hbar ",
     "∴": r"\therefore ", "⇒": r"\implies ", "→": r"\to ", "✓": "", "✔": "", "✅": "",
-    "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "；": ";", "：": ":", "（": "(", "）": ")",
+    "“": '"', "”": '"', "‘": "'", "’": "'", "′": "'", "，": ",", "、": ", ", "和": r"\text{ and }",
+    "；": ";", "：": ":", "（": "(", "）": ")",
     "€": " EUR ", "£": " GBP ", "¥": " JPY ", "￥": " JPY ", "₹": " INR ", "¢": " cents ",
     "…": r"\dots ", "⋯": r"\dots ", "\u200b": "", "\ufeff": "", "\u2061": "", "\u2062": "", "\u2063": ",",
     "\u2009": r"\,", "\u202f": r"\,", "٫": ".", "٬": ",",
@@ -46,6 +47,19 @@ r"""A root without braces, with the number or the letter below it: `\sqrt 12`, `
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _SIZED = re.compile(r"(?<=\d)([万萬億亿만억])(?=[^\W\d_])")
 """A size behind a number and before what is counted, as East Asian languages write both: 3万円."""
+_EAST_ASIAN = "|".join(
+    sorted(
+        (
+            name
+            for name, measure in UNITS.items()
+            if re.match("[가-힣一-龥]", name) and "money" not in measure.dimension
+        ),
+        key=len,
+        reverse=True,
+    )
+)
+_COUNTED = re.compile(rf"(?<=\d)\s?((?:{_EAST_ASIAN})(?:/(?:{_EAST_ASIAN}))?)(?![^\W\d_])")
+"""A unit of an East Asian language right behind a number: 5厘米, 5米/秒."""
 # -- layout ------------------------------------------------------------------------------------------------------------
 _WRAPPERS = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|rm|bf|it|mathstrut)(?![A-Za-z])\.?"
@@ -247,7 +261,7 @@ _SPELLINGS = {
     r"\in \mathbb{R}\setminus ": "notin", r"\dots ": "ldots cdots dotsc dotsb",
     # Letters, units and words.
     "i": "imath", "j": "jmath", r"\phi ": "varphi", r"^\circ ": "degree degrees", " GBP ": "pounds", " EUR ": "euro",
-    r"\text{does not exist}": "nexists",
+    r"\text{does not exist}": "nexists", r"\text{Å} ": "AA",
 }  # fmt: skip
 _SYNONYMS = {name: command for command, names in _SPELLINGS.items() for name in names.split()}
 """Commands, each with what stands for it."""
@@ -290,6 +304,14 @@ def _cases(match: re.Match[str]) -> str:
 def _repeated(match: re.Match[str]) -> str:
     """A root as often as its multiplicity says."""
     return ", ".join([match["root"]] * int(match["times"] or match["number"]))
+
+
+_ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII")
+
+
+def _oxidation(match: re.Match[str]) -> str:
+    """An oxidation number without its Roman numeral, which says the same: +3 (III)."""
+    return match["number"] if _ROMAN[int(match["digit"]) - 1] == match["roman"] else match[0]
 
 
 class _Seldom:
@@ -432,6 +454,8 @@ _ALIASES: tuple[tuple[str, _Seldom, str | Callable[[re.Match[str]], str]], ...] 
         _Seldom(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
         r" \\approx \1",
     ),
+    ("(", _Seldom(r"\A(?P<number>[-+]?(?P<digit>[1-7]))\s*\((?P<roman>[IV]{1,3})\)\Z"), _oxidation),
+    ("", _Seldom(r"\A([1-9])([-+])\Z"), r"\2\1"),
     # Units.
     ("'", _Seldom(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
     (
@@ -730,7 +754,7 @@ def _unframed(text: str) -> str:
 def _ascii(text: str) -> str:
     text = _SUPER_RUN.sub(lambda m: "^{" + "".join(_SUPER[c] for c in m[0]) + "}", text)
     text = _SUB_RUN.sub(lambda m: "_{" + "".join(_SUB[c] for c in m[0]) + "}", text)
-    text = _SIZED.sub(r"\1 ", _VULGAR.sub(_vulgar, text))
+    text = _COUNTED.sub(r" \\text{\1}", _SIZED.sub(r"\1 ", _VULGAR.sub(_vulgar, text)))
     text = text.translate(_TABLE)
     text = _ROOT_OF_RUN.sub(lambda m: rf"\sqrt{m[1] or ''}{{{m[2]}}}", text)
     text = unicodedata.normalize("NFKC", text).translate(_TABLE)

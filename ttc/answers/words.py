@@ -289,11 +289,12 @@ r"""A formula as a whole: `$x$`, `\(x\)`."""
 _EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)\.?")
 QUOTES = "\"'`“”„‘’‚«»"
 """Quotation marks, which are no part of the words inside."""
+_STRAIGHT = str.maketrans("‘’‚“”„", "'''\"\"\"")
 
 
 def undressed(text: str) -> str:
-    r"""Words without what LaTeX and Markdown put around them: \text{..}, $..$, **..**, *..*, \& for &, ~ for space."""
-    text = text.strip()
+    r"""Words in straight quotes without what LaTeX and Markdown add, \text{..}, **..**, \& for &, ~ for space."""
+    text = text.strip().translate(_STRAIGHT)
     if emphasis := _EMPHASIS.fullmatch(text):
         text = emphasis["words"].strip()
     if formula := _MATHS_MARKS.fullmatch(text):

@@ -76,7 +76,13 @@ def _line(exc: BaseException) -> str:
 
 # -- asserts -----------------------------------------------------------------------------------------------------------
 def _asserts(group: Mapping[str, Any], note: Note, link: Link) -> None:
-    namespace: dict[str, Any] = {"__name__": "tests", _NOTE: note}
+    outcomes: list[bool] = []
+
+    def noted(ok: bool, why: BaseException | str = "") -> None:
+        outcomes.append(ok)
+        note(ok, why)
+
+    namespace: dict[str, Any] = {"__name__": "tests", _NOTE: noted}
     trees = [ast.parse(source) for source in (group["setup"], *group["tests"])]
     for name in _free_names(trees) - set(group["remote"]):
         if name in sys.stdlib_module_names:
@@ -87,13 +93,22 @@ def _asserts(group: Mapping[str, Any], note: Note, link: Link) -> None:
     shared = [namespace.get(name) for name in group.get("records", ())]
     link.nodes = values.Nodes({cls: cls.__name__ for cls in shared if isinstance(cls, type)}, first=1)
     for tree in trees[1:]:
+        count, must_raise = len(outcomes), _must_raise(tree)
         code = compile(ast.fix_missing_locations(_Counting().visit(tree)), "<tests>", "exec")
         try:
             exec(code, namespace)
             if group["check"]:
                 namespace["check"](namespace[group["check"]])
+            if must_raise and len(outcomes) == count:
+                note(True)
         except Exception as exc:
             note(False, exc)
+
+
+def _must_raise(tree: ast.Module) -> bool:
+    """Whether a test holds where no assert of it is reached: each is `assert False`, behind what must raise."""
+    tests = [node.test for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    return bool(tests) and all(isinstance(test, ast.Constant) and not test.value for test in tests)
 
 
 class _Counting(ast.NodeTransformer):

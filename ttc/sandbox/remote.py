@@ -8,8 +8,8 @@ the host. A function that the test passes is called here, with data, while the p
 
 No object of the program decides what it is equal to, or sees what the test expects: equality is identity, or for a
 container (`class Stack(list)`) that of its contents, which are sent here as plain data. Operators of two operands (+,
-<, `in`) are used only on instances of a class under test, that is on the result of calling a capitalised name:
-`Vector(1, 2) + Vector(3, 4)`, but not `f(2) - 4`.
+<, `in`), and methods such as `startswith`, are used only on instances of a class under test, that is on the result of
+calling a capitalised name: `Vector(1, 2) + Vector(3, 4)`, but not `f(2) - 4`.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Remote:
         object.__setattr__(self, "is_instance", False)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("_") or (name in _PREDICATES and not object.__getattribute__(self, "is_instance")):
             raise AttributeError(name)
         return _ask(self, GET, name)
 
@@ -233,6 +233,10 @@ class Remote:
 
 
 _CONTAINERS = (list, dict, set, deque)
+_PREDICATES = frozenset({"startswith", "endswith", "all", "any"} | {
+    name for kind in (str, set, float) for name in dir(kind) if name.startswith("is")
+})  # fmt: skip
+"""Methods of data that say yes or no. Data has them here; an object of the program could say yes to all of them."""
 _NOT_AWAITED = (Remote.finish.__code__, Remote.steps.__code__)
 """The code that runs when the test awaits an object of the program."""
 

@@ -29,7 +29,7 @@ from ttc.verifiers.shared.contract import (
     read_answer,
 )
 
-VERSION = "15"
+VERSION = "16"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:

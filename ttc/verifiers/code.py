@@ -54,7 +54,7 @@ from ttc.verifiers.programs.target import Exercise, defines, read_target
 from ttc.verifiers.programs.trial import Trial, TrialResult
 from ttc.verifiers.shared.contract import Canary, Card, Clock, TargetVerifier, read_answer
 
-VERSION = "7"
+VERSION = "8"
 _GRACE_S = 5.0
 """Seconds beyond the program's own time in which its verdict is there."""
 
@@ -150,6 +150,7 @@ def _card(name: str, version: str, timeout_s: float, case_s: float, memory_mb: i
             "a program may answer the known tests by a table; hidden, drawn cases catch that",
             "programs that need files, child processes or packages beyond the standard library and numpy fail",
             "in-place changes of arguments are seen where a function returns nothing, or the target says in_place",
+            "`numpy.allclose` and `.all()` of a test hold for an array of no elements, whatever is expected",
             "a class under test that defines its own equality is compared by identity",
             "on a machine that stays overloaded a slow program may run out of its time, twice",
         ),

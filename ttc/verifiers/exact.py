@@ -15,6 +15,7 @@ Args:
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 from ttc.answers import Extraction, extract
@@ -24,7 +25,17 @@ from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "10"
+VERSION = "11"
+_ARTICLE = re.compile(r"\Athe\s+", re.IGNORECASE)
+_BEFORE = re.compile(r"\A(?:(?:the|an?(?=\s\w{3}))\s+|(?:in|on|at)\s+(?=\d|(?-i:[A-Z])))", re.IGNORECASE)
+"""An article, or a preposition before a date or a name, which are no part of an answer."""
+_REMARK = re.compile(
+    r"(?:,\s(?:not|rather\sthan|the|an?|who|which)\s[^,]+"
+    r"|\s\((?!(?:or|not|but|maybe|perhaps|probably|possibly)\b)[^()?]{1,80}\))\Z"
+)
+"""What is said of an answer behind it: `, not Lyon`, `, the 44th president`, ` (H2O)`."""
+_INITIALS = re.compile(r"(?<![\w.])(?:[A-Z]\.\s?)*[A-Z]\.(?![^\s,])")
+"""Initials with their full stops: J. K., D.C."""
 
 
 def exact(*, case_sensitive: bool = False, whole_text: bool = False, allow_truncated: bool = False) -> ExactVerifier:
@@ -68,10 +79,13 @@ class ExactVerifier(AnswerVerifier):
         final = extraction.final
         if final is None:
             return False
-        values = [] if self._kind == "format" else [final, *said_in(final)]
-        values += [value[len("the ") :] for value in values if value.casefold().startswith("the ")]
-        forms = {self._clean(word) for word in (final, *values, *map(verdict_of, values))}
-        return not forms.isdisjoint(map(self._clean, answers))
+        if self._kind == "format":
+            return self._clean(final) in map(self._clean, answers)
+        values = [final, *said_in(final)]
+        values += [_REMARK.sub("", value) for value in values]
+        values += [_BEFORE.sub("", value, count=1) for value in values]
+        forms = {self._clean(word) for word in (*values, *map(verdict_of, values))}
+        return not forms.isdisjoint(map(self._clean, (*answers, *(_ARTICLE.sub("", answer) for answer in answers))))
 
     def check(self, goal: Target) -> None:
         """Each answer must come out of a text as it went in."""
@@ -84,5 +98,6 @@ class ExactVerifier(AnswerVerifier):
     def _clean(self, text: str) -> str:
         seen = "".join(char for char in undressed(text) if unicodedata.category(char) != "Cf")
         spaced = " ".join(unicodedata.normalize("NFKC", seen).split())
+        spaced = _INITIALS.sub(lambda match: re.sub(r"[.\s]", "", match[0]), spaced)
         words = literal_spelling(spaced.rstrip(".").strip(QUOTES).rstrip("."))
         return words if self._case_sensitive else words.casefold()

@@ -121,18 +121,21 @@ def _as_product(text: str, node: Term, beside: str, other: Term) -> Term:
 _IN_THOUSANDS = re.compile(r"(-?\d[\d,]*(?:\.\d+)?)\s?(?:\\(?:text|mathrm)\s?\{\s?)?(?P<size>[kKM])\s?\}?")
 """A number with the letter of a thousand or a million behind it: 45k, 4.5M."""
 _DECIMAL_COMMA = re.compile(r"\A(-?(?:USD |EUR )?(?:0|[1-9]\d*)),(\d+)(?=\D*\Z)")
+_MIXED = re.compile(r"(?<![\d.,])(\d+)(?: and |\s?\\text\s?\{\s*and\s*\}\s?)(?=\d+/\d+(?!\d)|\\frac)")
+"""A whole number and a fraction that one says together: 1 and 1/2."""
 _THOUSAND = 1000
 _LAKHS = re.compile(r"-?(?:USD |INR )?[1-9]\d?(?:,\d\d)+,\d{3}")
 
 
 def _decimal(gold: Term, text: str, answer: Term) -> Term:
-    """What is one number beside a gold that is one: a list, 2,5 by its comma or 12,34,567 as in India, and 45k."""
+    """What is one number beside a gold that is one: 2,5 by its comma, 12,34,567 as in India, 45k, 1 and 1/2."""
     if gold.op == "scalar" and (short := _IN_THOUSANDS.fullmatch(text)) and (exact(gold.args[0]) or 0) >= _THOUSAND:
         size = "thousand" if short["size"] in "kK" else "million"
         return shape_of(f"{short[1]} {size}") or answer
-    if answer.op != "set" or gold.op not in ("scalar", "quantity"):
+    if answer.op not in ("set", "text") or gold.op not in ("scalar", "quantity"):
         return answer
     pointed = text.replace(",", "") if _LAKHS.fullmatch(text) else _DECIMAL_COMMA.sub(r"\1.\2", text)
+    pointed = _MIXED.sub(r"\1 ", pointed)
     number = shape_of(pointed) if pointed != text else None
     return number if number is not None and number.op in ("scalar", "quantity") else answer
 
