@@ -10,8 +10,9 @@ those of the sampler. Written folders state 0, and hold plain weights: adapters 
 (`train.base.weights`).
 
 Some families scale or cap their head's output (`HEADS`): all scoring uses `logits_of`, which does the same. A loaded
-model's own forward pass on a few tokens must agree with it, or the model is refused. Cost: two passes over these
-tokens.
+model's own forward pass on a few tokens must agree with what an update computes of them, or the model is refused: a
+family may change its head's output, attend to later tokens, or draw at random in training (`benchmarks.families_train`
+compares all families). Cost: four passes over these tokens.
 
 Attention uses torch's fused kernel, in fp32 on CPUs whose bf16 kernel is slower: without AMX its gradient takes longer
 in bf16, so under autocast queries, keys and values are converted to fp32 there, which also rounds less. A gradient of
@@ -110,7 +111,7 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     if checkpointing:
         checkpoint_layers(model)
     model = model.to(device)
-    check_head(model, folder)
+    check_passes(model, folder)
     return model
 
 
@@ -142,7 +143,13 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
 def checkpoint_layers(model: Any) -> None:
     """Compute activations again in the backward pass instead of keeping them (Chen et al. 2016, arXiv 1604.06174)."""
     enable = getattr(model, "activation_checkpointing_enable", None)  # its name since transformers 5.24
-    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    try:
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    except ValueError as exc:
+        raise ConfigError(
+            f"checkpointing: transformers cannot compute a {model.config.model_type} model's activations again: leave "
+            "checkpointing out, and set micro_tokens lower if memory is short"
+        ) from exc
 
 
 def without_dropout(model: Any) -> None:
@@ -189,8 +196,10 @@ def _upcast(
 
 HEADS: Mapping[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "logits_scaling": lambda logits, value: logits / value,  # Granite
+    "lm_head_multiplier": lambda logits, value: logits * value,  # Falcon-H1
     "logit_scale": lambda logits, value: logits * value,  # Cohere
     "final_logit_softcapping": lambda logits, value: torch.tanh(logits / value) * value,  # Gemma 2
+    "logits_soft_cap": lambda logits, value: torch.tanh(logits / value) * value,  # RecurrentGemma
 }
 """What becomes of the head's output by a number of the configuration, where it is there."""
 
@@ -210,22 +219,42 @@ def logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return logits
 
 
-_NEAR = {torch.float32: 1e-3}
-"""Share of the largest logit by which two ways to the same logits may differ, by type; 0.02 in a narrower one."""
+NEAR = {torch.float32: 1e-3}
+"""Share of the largest number by which two ways to the same numbers may differ, by type; 0.02 in a narrower one."""
 
 
 @torch.no_grad()
-def check_head(model: Any, folder: Path) -> None:
-    """Raise ConfigError if the model's own logits differ from those of `logits_of`."""
-    ids = torch.arange(1, 4, device=next(model.parameters()).device)[None]
-    own = model(input_ids=ids, use_cache=False).logits.float()
-    ours = logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state).float()
-    if float((own - ours).abs().max()) > _NEAR.get(model.dtype, 0.02) * float(own.abs().max()):
-        raise ConfigError(
-            f"{folder}: model_type {model.config.model_type!r} changes the output of its head in a way that this "
-            f"trainer does not know (it knows {', '.join(HEADS)} of config.json), so it would train on a wrong loss: "
-            "take a model of another family"
-        )
+def check_passes(model: Any, folder: Path) -> None:
+    """Raise ConfigError unless the model's own logits of a text are those that an update computes.
+
+    An update reads the last hidden states, in train mode, of a text with others behind it (padding).
+    """
+    ids = torch.arange(1, 6, device=next(model.parameters()).device)[None]
+    text = ids[:, :3]
+
+    def ours(ids: torch.Tensor) -> torch.Tensor:
+        return logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :3]).float()
+
+    model_type, known = model.config.model_type, ", ".join(HEADS)
+    try:
+        own, alone, followed = model(input_ids=text, use_cache=False).logits.float(), ours(text), ours(ids)
+        model.train()
+        passes = {
+            f"changes the output of its head in a way that this trainer does not know (it knows {known} of "
+            "config.json), so it would train on a wrong loss": alone,
+            "attends to later tokens, so it would learn to copy what it reads": followed,
+            "computes other numbers in training than when it writes": ours(ids),
+        }
+    except torch.OutOfMemoryError:
+        raise
+    except (AttributeError, TypeError, ValueError, RuntimeError, AssertionError) as exc:  # of the family's own code
+        why = f"does not run as a decoder of text ({type(exc).__name__}: {exc})"
+        raise ConfigError(f"{folder}: model_type {model_type!r} {why}: take a model of another family") from exc
+    finally:
+        model.eval()
+    for why, logits in passes.items():
+        if float((own - logits).abs().max()) > NEAR.get(model.dtype, 0.02) * float(own.abs().max()):
+            raise ConfigError(f"{folder}: model_type {model_type!r} {why}: take a model of another family")
 
 
 def load_tokenizer(folder: Path) -> Any:
