@@ -19,7 +19,9 @@ from transformers import (
     MambaConfig,
     MistralConfig,
     PhiConfig,
+    PhimoeConfig,
 )
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from train.base.models import load_model, logits_of
 from train.base.weights import LoraLinear, add_lora, merged_state
@@ -158,16 +160,29 @@ def test_reward_models_have_no_dropout(tmp_path):
     assert torch.equal(network(input_ids=ids).logits, network(input_ids=ids).logits)
 
 
-ENCODERS = {
+UNTRAINABLE = {
     "attends to later tokens": BertGenerationConfig(**SMALL),
     "does not run as a decoder of text": ElectraConfig(**SMALL, embedding_size=16),
+    "writes with its rates of noise": PhimoeConfig(**SMALL, num_local_experts=4, router_jitter_noise=0.001),
 }
+"""Models that an update would train wrong, by the reason."""
 
 
-@pytest.mark.parametrize("why", ENCODERS)
-def test_an_encoder_is_refused_by_its_family_and_the_reason(tmp_path, why):
+@pytest.mark.parametrize("why", UNTRAINABLE)
+def test_a_model_that_an_update_would_train_wrong_is_refused_by_its_family_and_the_reason(tmp_path, why):
     with pytest.raises(ConfigError, match=f"model_type '.*' {why}.*: take a model of another family"):
-        load_model(made(ENCODERS[why], tmp_path), "cpu")
+        load_model(made(UNTRAINABLE[why], tmp_path), "cpu")
+
+
+def test_a_family_that_draws_at_random_in_training_alone_is_refused(tmp_path, monkeypatch):
+    plain = LlamaMLP.forward
+
+    def forward(self, states):
+        return plain(self, states + self.training * torch.rand_like(states))
+
+    monkeypatch.setattr(LlamaMLP, "forward", forward)
+    with pytest.raises(ConfigError, match="'llama' computes other numbers in training than when it writes"):
+        load_model(made(LlamaConfig(**SMALL), tmp_path), "cpu")
 
 
 def test_a_family_that_counts_positions_itself_is_neither_packed_nor_shared(tmp_path):

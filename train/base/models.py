@@ -25,7 +25,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -105,13 +106,15 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
-    model = loaded("AutoModelForCausalLM", folder, dtype=dtype)
+    model = loaded("AutoModelForCausalLM", folder, dtype=dtype).to(device)
+    written = _written(model, folder)
+    _set_noise(model, 0.9)  # so large that it shows on a few tokens if it acts
+    noisy = _written(model, folder)
     without_dropout(model)
     speed_attention(model, device)
     if checkpointing:
         checkpoint_layers(model)
-    model = model.to(device)
-    check_passes(model, folder)
+    check_passes(model, folder, written, noisy)
     return model
 
 
@@ -154,6 +157,10 @@ def checkpoint_layers(model: Any) -> None:
 
 def without_dropout(model: Any) -> None:
     """Set all dropout rates and router noise to 0: in the layers of `model` and in the configurations they read."""
+    _set_noise(model, 0.0)
+
+
+def _set_noise(model: Any, rate: float) -> None:
     configs = {id(layer.config): layer.config for layer in model.modules() if hasattr(layer, "config")}
     for owner in (*model.modules(), *configs.values()):
         numbers = {name for name, value in vars(owner).items() if isinstance(value, float)}
@@ -161,7 +168,7 @@ def without_dropout(model: Any) -> None:
         if isinstance(owner, torch.nn.modules.dropout._DropoutNd):
             dropped.add("p")
         for name in dropped:
-            setattr(owner, name, 0.0)
+            setattr(owner, name, rate)
 
 
 def speed_attention(model: Any, device: str) -> None:
@@ -223,38 +230,59 @@ NEAR = {torch.float32: 1e-3}
 """Share of the largest number by which two ways to the same numbers may differ, by type; 0.02 in a narrower one."""
 
 
-@torch.no_grad()
-def check_passes(model: Any, folder: Path) -> None:
-    """Raise ConfigError unless the model's own logits of a text are those that an update computes.
+def _probe(model: Any) -> torch.Tensor:
+    """A text of three tokens, and two behind it: (1, 5)."""
+    return torch.arange(1, 6, device=next(model.parameters()).device)[None]
 
-    An update reads the last hidden states, in train mode, of a text with others behind it (padding).
+
+@contextmanager
+def _own_code(model: Any, folder: Path) -> Iterator[None]:
+    """Run a family's own code without a gradient; what it raises refuses the family."""
+    try:
+        with torch.no_grad():
+            yield
+    except torch.OutOfMemoryError:
+        raise
+    except (AttributeError, TypeError, ValueError, RuntimeError, AssertionError) as exc:
+        raise _untrainable(model, folder, f"does not run as a decoder of text ({type(exc).__name__}: {exc})") from exc
+
+
+def _untrainable(model: Any, folder: Path, why: str) -> ConfigError:
+    return ConfigError(f"{folder}: model_type {model.config.model_type!r} {why}: take a model of another family")
+
+
+def _written(model: Any, folder: Path) -> torch.Tensor:
+    """The model's own logits of a text, as when it writes: (1, 3, V)."""
+    with _own_code(model, folder):
+        logits: torch.Tensor = model(input_ids=_probe(model)[:, :3], use_cache=False).logits.float()
+        return logits
+
+
+def check_passes(model: Any, folder: Path, written: torch.Tensor, noisy: torch.Tensor) -> None:
+    """Raise ConfigError unless an update computes the logits (1, 3, V) that the model had as it was `written`.
+
+    An update reads the last hidden states, in train mode, of a text with others behind it (padding). `noisy` are the
+    logits under high rates of dropout and noise, which must not act when a model writes.
     """
-    ids = torch.arange(1, 6, device=next(model.parameters()).device)[None]
-    text = ids[:, :3]
+    ids, known = _probe(model), ", ".join(HEADS)
 
     def ours(ids: torch.Tensor) -> torch.Tensor:
         return logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :3]).float()
 
-    model_type, known = model.config.model_type, ", ".join(HEADS)
-    try:
-        own, alone, followed = model(input_ids=text, use_cache=False).logits.float(), ours(text), ours(ids)
+    with _own_code(model, folder):
+        alone, followed = ours(ids[:, :3]), ours(ids)
         model.train()
-        passes = {
-            f"changes the output of its head in a way that this trainer does not know (it knows {known} of "
-            "config.json), so it would train on a wrong loss": alone,
-            "attends to later tokens, so it would learn to copy what it reads": followed,
-            "computes other numbers in training than when it writes": ours(ids),
-        }
-    except torch.OutOfMemoryError:
-        raise
-    except (AttributeError, TypeError, ValueError, RuntimeError, AssertionError) as exc:  # of the family's own code
-        why = f"does not run as a decoder of text ({type(exc).__name__}: {exc})"
-        raise ConfigError(f"{folder}: model_type {model_type!r} {why}: take a model of another family") from exc
-    finally:
+        trained = ours(ids)
         model.eval()
-    for why, logits in passes.items():
-        if float((own - logits).abs().max()) > NEAR.get(model.dtype, 0.02) * float(own.abs().max()):
-            raise ConfigError(f"{folder}: model_type {model_type!r} {why}: take a model of another family")
+    for why, logits in {
+        "writes with its rates of noise, too, which training sets to 0, so it would be another model": noisy,
+        f"changes the output of its head in a way that this trainer does not know (it knows {known} of config.json), "
+        "so it would train on a wrong loss": alone,
+        "attends to later tokens, so it would learn to copy what it reads": followed,
+        "computes other numbers in training than when it writes": trained,
+    }.items():
+        if float((written - logits).abs().max()) > NEAR.get(model.dtype, 0.02) * float(written.abs().max()):
+            raise _untrainable(model, folder, why)
 
 
 def load_tokenizer(folder: Path) -> Any:

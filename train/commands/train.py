@@ -234,7 +234,8 @@ def _sentence(steps: Sequence[RecipeStep], results: Sequence[StageResult], out: 
     where = f"the model is in {last.model}"
     if folders and (place / "model").is_symlink():
         where = f"what {kind} made is in {', '.join(folders)}; the model that came in is as it was, in {last.model}"
-    return f"{len(results)} of {counted(len(steps), 'stage')} done{early}; {where}\nnext: {following}  # all that it logged, and a page of curves"
+    done = f"{len(results)} of {counted(len(steps), 'stage')} done{early}; {where}"
+    return f"{done}\nnext: {following}  # all that it logged"
 
 
 def _parted(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
