@@ -25,6 +25,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import copy
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -99,15 +100,15 @@ def fitted(names: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     return sizes | parts
 
 
-def tiny(family: str, folder: Path) -> Any:
-    """A random model of a family, saved with the tokenizer of the packaged teacher."""
+def tiny(family: str, folder: Path, own: Mapping[str, Any] = MappingProxyType({})) -> Any:
+    """A random model of a family, saved with the tokenizer of the packaged teacher; `own` are sizes of its own."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     kind = CONFIG_MAPPING[family]
     names = kind().to_dict()
     teacher = generator_folder(None)
     vocab = json.loads((teacher / "config.json").read_text("utf-8"))["vocab_size"]
-    config = kind(**{**fitted(names, vocab), **KINDS.get(family, {})})
+    config = kind(**{**fitted(names, vocab), **KINDS.get(family, {}), **own})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():

@@ -355,7 +355,8 @@ class NamedRows:
     """Rows of a published dataset, or of a file: at most how many, and the columns that make up a row of ours.
 
     A column is written as a path (`messages.0.content`), several as `problem|question`, of which the first that a row
-    has counts; `mode=off` and `weight=2` are values, not columns.
+    has counts; `mode=off` and `weight=2` are values, not columns. A prompt that is Alpaca's `instruction` takes the
+    row's `input` with it.
     """
 
     source: Source
@@ -413,8 +414,15 @@ class NamedRows:
         for path in column.split("|"):
             value = _at(row.data, path.split("."))
             if value is not None:
-                return value
+                alpaca = name == "prompt" and path == "instruction" and "input" not in self.columns.values()
+                return with_input(value, row.data.get("input")) if alpaca else value
         raise RecordError(f"{row.where}: no column {column} (known: {', '.join(row.data)})")
+
+
+def with_input(instruction: Any, more: Any) -> Any:
+    """An instruction of Alpaca with the input that it is about on the next line, as others join them; or alone."""
+    joins = isinstance(instruction, str) and isinstance(more, str) and more.strip()
+    return f"{instruction}\n{more}" if joins else instruction
 
 
 def _at(value: Any, path: list[str]) -> Any:

@@ -115,6 +115,19 @@ def test_what_was_not_whole_goes_with_the_next_save_and_the_older_whole_one_stay
     assert names(tmp_path) == ["step-000005", "step-000007"] and load(tmp_path) == (7, 7.0)
 
 
+def test_a_stage_that_ended_before_its_first_checkpoint_says_that_it_starts_again(tmp_path):
+    told, stage = [], tmp_path / "1-grpo"
+    stage.mkdir()
+    checkpoints = Checkpoints(stage / "checkpoints", told.append)
+    (stage / "metrics.jsonl").touch()
+    assert checkpoints.resume(model_of(-1)) is None and not told
+    (stage / "metrics.jsonl").write_text('{"step": 1}\n')
+    assert checkpoints.resume(model_of(-1)) is None
+    assert told == ["1-grpo ended before its first checkpoint (save_every): it starts again"]
+    saved(stage / "checkpoints", 2)
+    assert checkpoints.resume(model_of(-1)) is not None and len(told) == 1
+
+
 def test_checkpoints_are_told_apart_by_number_beyond_six_digits(tmp_path):
     saved(tmp_path, 999_999, 1_000_000, 1_000_001)
     assert names(tmp_path) == ["step-1000000", "step-1000001"] and load(tmp_path) == (1_000_001, 1_000_001.0)

@@ -4,17 +4,27 @@ import pytest
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BartConfig,
+    BertConfig,
+    BertGenerationConfig,
     CohereConfig,
+    CTRLConfig,
+    ElectraConfig,
     FalconH1Config,
     Gemma2Config,
     GPT2Config,
+    GPTNeoConfig,
     GraniteConfig,
     LlamaConfig,
+    MambaConfig,
     MistralConfig,
     PhiConfig,
+    PhimoeConfig,
 )
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from train.base.models import load_model, logits_of
+from train.base.weights import LoraLinear, add_lora, merged_state
 from train.reward_models.reward_models import new_reward_model
 from train.update.logprobs import check_packing, token_logprobs, worth_sharing
 from ttc.errors import ConfigError
@@ -60,6 +70,9 @@ def own_logprobs(model, ids, wanted):
 SCALED = {
     "granite": GraniteConfig(**SMALL, logits_scaling=4.0),
     "cohere": CohereConfig(**SMALL, logit_scale=0.25),
+    "falcon_h1": FalconH1Config(
+        **SMALL, lm_head_multiplier=0.5, mamba_d_ssm=32, mamba_n_heads=2, mamba_d_head=16, mamba_chunk_size=16
+    ),
     "gemma2": Gemma2Config(**SMALL, head_dim=16, sliding_window=256, final_logit_softcapping=3.0),
 }
 
@@ -89,9 +102,8 @@ def test_a_plain_head_is_applied_as_it_is(tmp_path):
 
 
 def test_a_head_that_nobody_knows_is_refused_when_it_is_loaded(tmp_path):
-    config = FalconH1Config(**SMALL, lm_head_multiplier=0.5, mamba_d_ssm=32, mamba_n_heads=2, mamba_d_head=16)
-    with pytest.raises(ConfigError, match="'falcon_h1' changes the output of its head"):
-        load_model(made(config, tmp_path), "cpu")
+    with pytest.raises(ConfigError, match="'bert' changes the output of its head"):
+        load_model(made(BertConfig(**SMALL, is_decoder=True), tmp_path), "cpu")
 
 
 def test_a_window_that_slides_in_every_layer_is_neither_packed_nor_shared(tmp_path):
@@ -109,6 +121,13 @@ def test_a_window_as_wide_as_the_context_slides_nowhere(tmp_path):
     ids, wanted = rows(num=4, length=60, common=50)
     assert worth_sharing(model, ids, wanted)
     assert (token_logprobs(model, ids, wanted).logprobs - own_logprobs(model, ids, wanted)).abs().max() < 1e-5
+
+
+def test_windows_of_a_family_that_names_them_in_its_own_way_are_not_packed(tmp_path):
+    layers = {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]}
+    config = GPTNeoConfig(vocab_size=96, hidden_size=32, max_position_embeddings=128, window_size=8, **layers)
+    with pytest.raises(ConfigError, match="set packed = 0"):
+        check_packing(load_model(made(config, tmp_path), "cpu"))
 
 
 DROPPING = {
@@ -139,3 +158,62 @@ def test_reward_models_have_no_dropout(tmp_path):
     ids, _ = rows()
     network.config.pad_token_id = 0
     assert torch.equal(network(input_ids=ids).logits, network(input_ids=ids).logits)
+
+
+UNTRAINABLE = {
+    "attends to later tokens": BertGenerationConfig(**SMALL),
+    "does not run as a decoder of text": ElectraConfig(**SMALL, embedding_size=16),
+    "writes with its rates of noise": PhimoeConfig(**SMALL, num_local_experts=4, router_jitter_noise=0.001),
+}
+"""Models that an update would train wrong, by the reason."""
+
+
+@pytest.mark.parametrize("why", UNTRAINABLE)
+def test_a_model_that_an_update_would_train_wrong_is_refused_by_its_family_and_the_reason(tmp_path, why):
+    with pytest.raises(ConfigError, match=f"model_type '.*' {why}.*: take a model of another family"):
+        load_model(made(UNTRAINABLE[why], tmp_path), "cpu")
+
+
+def test_a_family_that_draws_at_random_in_training_alone_is_refused(tmp_path, monkeypatch):
+    plain = LlamaMLP.forward
+
+    def forward(self, states):
+        return plain(self, states + self.training * torch.rand_like(states))
+
+    monkeypatch.setattr(LlamaMLP, "forward", forward)
+    with pytest.raises(ConfigError, match="'llama' computes other numbers in training than when it writes"):
+        load_model(made(LlamaConfig(**SMALL), tmp_path), "cpu")
+
+
+def test_a_family_that_counts_positions_itself_is_neither_packed_nor_shared(tmp_path):
+    sizes = {"d_model": 32, "decoder_layers": 2, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}
+    config = BartConfig(vocab_size=96, max_position_embeddings=128, init_std=0.3, **sizes)
+    model = load_model(made(config, tmp_path), "cpu")
+    with pytest.raises(ConfigError, match="a bart model mixes rows of one line; set packed = 0"):
+        check_packing(model)
+    ids, wanted = rows(num=4, length=60, common=50)
+    assert (token_logprobs(model, ids, wanted).logprobs - own_logprobs(model, ids, wanted)).abs().max() < 1e-5
+
+
+def test_adapters_count_where_a_familys_code_multiplies_by_the_weight_of_a_layer(tmp_path):
+    config = MambaConfig(vocab_size=96, hidden_size=32, num_hidden_layers=2, initializer_range=0.3)
+    model = load_model(made(config, tmp_path), "cpu")
+    ids, wanted = rows()
+    before = token_logprobs(model, ids, wanted).logprobs.detach()
+    add_lora(model, 2, 4.0, 0)
+    for layer in model.modules():
+        if isinstance(layer, LoraLinear):
+            torch.nn.init.normal_(layer.up, std=0.1)
+    adapted = token_logprobs(model, ids, wanted).logprobs
+    adapted.sum().backward()
+    plain = AutoModelForCausalLM.from_config(config).eval()
+    plain.load_state_dict(merged_state(model))
+    assert (adapted - before).abs().max() > 1e-2
+    assert (adapted - own_logprobs(plain, ids, wanted)).abs().max() < 1e-4
+    assert all(layer.up.grad.any() for layer in model.modules() if isinstance(layer, LoraLinear))
+
+
+def test_checkpointing_is_refused_where_transformers_cannot_compute_a_family_again(tmp_path):
+    config = CTRLConfig(vocab_size=96, n_embd=32, n_layer=2, n_head=2, dff=64, n_positions=64)
+    with pytest.raises(ConfigError, match=r"checkpointing: .* a ctrl model's activations again: leave"):
+        load_model(made(config, tmp_path), "cpu", checkpointing=True)

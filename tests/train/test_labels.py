@@ -261,7 +261,13 @@ def test_thumbs_that_all_say_the_same_are_refused(base: Path, tmp_path: Path) ->
     with pytest.raises(ConfigError, match="all 1 are of one kind"):
         read_marked(write(tmp_path / "thumbs.jsonl", rows), Text(base), 1)
     with pytest.raises(RecordError, match="line 1: label must be true"):
-        read_marked(write(tmp_path / "thumbs.jsonl", [{**rows[0], "label": 1}]), Text(base), 1)
+        read_marked(write(tmp_path / "thumbs.jsonl", [{**rows[0], "label": -1}]), Text(base), 1)
+
+
+@pytest.mark.parametrize(("good", "bad"), [(True, False), (1, 0), (1.0, 0.0), ("desirable", "undesirable"), ("1", "0")])
+def test_a_label_is_read_in_each_form_that_data_sets_write(base: Path, tmp_path: Path, good: Any, bad: Any) -> None:
+    rows = [{"prompt": "a", "completion": "b", "label": label} for label in (bad, good)]
+    assert [row.good for row in read_marked(write(tmp_path / "thumbs.jsonl", rows), Text(base), 1)] == [False, True]
 
 
 def test_a_line_of_prm800k_is_read_as_it_was_published(tmp_path: Path) -> None:

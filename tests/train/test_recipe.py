@@ -178,9 +178,12 @@ def test_a_run_that_ends_in_no_number_says_what_goes_on_and_that_does(cipher_mod
     assert main([*going_on, "--json"]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["not_finite"] == 1.0
     assert main(going_on) == 0
-    summary = capsys.readouterr().out
+    outcome = capsys.readouterr().out.splitlines()
     assert main(["train", "report", str(tmp_path / "on")]) == 0
-    assert summary == capsys.readouterr().out and "stage 1-sft: done, 4 steps logged" in summary
+    whole = capsys.readouterr().out.splitlines()
+    assert set(outcome) < set(whole) and "stage 1-sft: done, 4 steps logged" in outcome
+    assert outcome[0].startswith("1-sft: probability of held-out tokens")
+    assert not any("entropy" in row for row in outcome)
 
 
 def test_a_number_that_is_none_is_null_in_what_a_run_prints():

@@ -93,6 +93,42 @@ def test_columns_of_a_file_are_named_behind_it(text, tmp_path):
     assert read_examples(Path(f"{tmp_path}/rows.csv:prompt=q,completion=a,limit=1"), text, END) == plain
 
 
+ASKED = {"system": "Be brief.", "instruction": "Add.", "input": "2 and 3"}
+TALK = [{"from": "human", "value": "Add.\n2 and 3"}, {"from": "gpt", "value": "5"}]
+FOREIGN = {
+    "Alpaca": {**ASKED, "output": "5"},
+    "ShareGPT with its system apart": {"system": "Be brief.", "conversations": TALK},
+    "ShareGPT": {"conversations": [{"from": "system", "value": "Be brief."}, *TALK]},
+}
+
+
+@pytest.mark.parametrize("form", FOREIGN)
+def test_rows_of_alpaca_and_sharegpt_are_read_whole_without_naming_columns(text, tmp_path, form):
+    plain = {"messages": [{"role": "system", "content": "Be brief."}, user("Add.\n2 and 3"), assistant("5")]}
+    ours, theirs = (read_examples(written(tmp_path, [row]), text, END) for row in (plain, FOREIGN[form]))
+    assert theirs == ours
+
+
+def test_an_instruction_takes_its_input_with_it_unless_that_is_empty_or_another_field(text, tmp_path):
+    def prompt(row, columns=""):
+        rows = written(tmp_path, [{"output": "5", **row}])
+        (example,) = read_examples(Path(f"{rows}{columns}"), text, END)
+        return text.decode(example.prompt_ids)
+
+    whole, named = {"instruction": "Add.", "input": "2 and 3"}, ":prompt=instruction,completion=output"
+    assert "Add.\n2 and 3<" in prompt(whole) == prompt({**whole, "text": "x"}, named)
+    assert "Add.<" in prompt({"instruction": "Add.", "input": ""}) == prompt({"instruction": "Add."})
+    assert "Add.<" in prompt(whole, ":prompt=instruction,completion=input")
+    pair = written(tmp_path, [{**whole, "chosen": "5", "rejected": "6"}])
+    assert "Add.\n2 and 3<" in text.decode(read_pairs(pair, text, END)[0].chosen.prompt_ids)
+
+
+@pytest.mark.parametrize("column", ["instruction", "input", "system"])
+def test_a_foreign_column_beside_ours_is_refused_by_its_name(text, tmp_path, column):
+    with pytest.raises(RecordError, match=f"unknown field '{column}'"):
+        read_examples(written(tmp_path, [{"prompt": "a", "completion": "5", column: "b"}]), text, END)
+
+
 def test_a_file_with_named_columns_is_looked_for_and_tried_as_any_other(tmp_path):
     spec = f"{tmp_path}/rows.jsonl:prompt=q,completion=a"
     with pytest.raises(ConfigError, match=r"sft: data .*rows.jsonl .*; name a file of JSON lines"):

@@ -97,13 +97,20 @@ class Checkpoints:
                 shutil.rmtree(place)
 
     def resume(self, model: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """Like `load`, but also considers a state written because of a signal, if that is newer and intact."""
+        """Like `load`, but also considers a state written because of a signal, if that is newer and intact.
+
+        Without any, a stage that has counted updates in its metrics is said to start again.
+        """
         newest = max((number for number, _ in numbered(self._folder, _NAME)), default=0)
         places = [place for number, place in numbered(self._folder / ASKED, _NAME) if number > newest]
         broken = {place.name: flaw for place in places if (flaw := first_flaw(place))}
         for name, flaw in broken.items():
             self._log(f"{self._folder.name}/{ASKED}/{name} is not whole: {flaw}; an earlier one is used instead")
-        return self.load(model) if not places or broken else self._read(model, places[-1])
+        state = self.load(model) if not places or broken else self._read(model, places[-1])
+        metrics = self._folder.parent / "metrics.jsonl"
+        if state is None and metrics.is_file() and metrics.stat().st_size:
+            self._log(f"{self._folder.parent.name} ended before its first checkpoint (save_every): it starts again")
+        return state
 
     def load(self, model: Any, most: int | None = None) -> tuple[dict[str, Any], dict[str, Any]] | None:
         """Put the newest whole weights into `model`; returns (optimiser, state), or None when there is no checkpoint.

@@ -10,8 +10,9 @@ those of the sampler. Written folders state 0, and hold plain weights: adapters 
 (`train.base.weights`).
 
 Some families scale or cap their head's output (`HEADS`): all scoring uses `logits_of`, which does the same. A loaded
-model's own forward pass on a few tokens must agree with it, or the model is refused. Cost: two passes over these
-tokens.
+model's own forward pass on a few tokens must agree with what an update computes of them, or the model is refused: a
+family may change its head's output, attend to later tokens, or draw at random in training (`benchmarks.families_train`
+compares all families). Cost: four passes over these tokens.
 
 Attention uses torch's fused kernel, in fp32 on CPUs whose bf16 kernel is slower: without AMX its gradient takes longer
 in bf16, so under autocast queries, keys and values are converted to fp32 there, which also rounds less. A gradient of
@@ -24,7 +25,8 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -104,13 +106,15 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
-    model = loaded("AutoModelForCausalLM", folder, dtype=dtype)
+    model = loaded("AutoModelForCausalLM", folder, dtype=dtype).to(device)
+    written = _written(model, folder)
+    _set_noise(model, 0.9)  # so large that it shows on a few tokens if it acts
+    noisy = _written(model, folder)
     without_dropout(model)
     speed_attention(model, device)
     if checkpointing:
         checkpoint_layers(model)
-    model = model.to(device)
-    check_head(model, folder)
+    check_passes(model, folder, written, noisy)
     return model
 
 
@@ -142,11 +146,21 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
 def checkpoint_layers(model: Any) -> None:
     """Compute activations again in the backward pass instead of keeping them (Chen et al. 2016, arXiv 1604.06174)."""
     enable = getattr(model, "activation_checkpointing_enable", None)  # its name since transformers 5.24
-    (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    try:
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+    except ValueError as exc:
+        raise ConfigError(
+            f"checkpointing: transformers cannot compute a {model.config.model_type} model's activations again: leave "
+            "checkpointing out, and set micro_tokens lower if memory is short"
+        ) from exc
 
 
 def without_dropout(model: Any) -> None:
     """Set all dropout rates and router noise to 0: in the layers of `model` and in the configurations they read."""
+    _set_noise(model, 0.0)
+
+
+def _set_noise(model: Any, rate: float) -> None:
     configs = {id(layer.config): layer.config for layer in model.modules() if hasattr(layer, "config")}
     for owner in (*model.modules(), *configs.values()):
         numbers = {name for name, value in vars(owner).items() if isinstance(value, float)}
@@ -154,7 +168,7 @@ def without_dropout(model: Any) -> None:
         if isinstance(owner, torch.nn.modules.dropout._DropoutNd):
             dropped.add("p")
         for name in dropped:
-            setattr(owner, name, 0.0)
+            setattr(owner, name, rate)
 
 
 def speed_attention(model: Any, device: str) -> None:
@@ -189,8 +203,10 @@ def _upcast(
 
 HEADS: Mapping[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "logits_scaling": lambda logits, value: logits / value,  # Granite
+    "lm_head_multiplier": lambda logits, value: logits * value,  # Falcon-H1
     "logit_scale": lambda logits, value: logits * value,  # Cohere
     "final_logit_softcapping": lambda logits, value: torch.tanh(logits / value) * value,  # Gemma 2
+    "logits_soft_cap": lambda logits, value: torch.tanh(logits / value) * value,  # RecurrentGemma
 }
 """What becomes of the head's output by a number of the configuration, where it is there."""
 
@@ -210,22 +226,63 @@ def logits_of(model: Any) -> Callable[[torch.Tensor], torch.Tensor]:
     return logits
 
 
-_NEAR = {torch.float32: 1e-3}
-"""Share of the largest logit by which two ways to the same logits may differ, by type; 0.02 in a narrower one."""
+NEAR = {torch.float32: 1e-3}
+"""Share of the largest number by which two ways to the same numbers may differ, by type; 0.02 in a narrower one."""
 
 
-@torch.no_grad()
-def check_head(model: Any, folder: Path) -> None:
-    """Raise ConfigError if the model's own logits differ from those of `logits_of`."""
-    ids = torch.arange(1, 4, device=next(model.parameters()).device)[None]
-    own = model(input_ids=ids, use_cache=False).logits.float()
-    ours = logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state).float()
-    if float((own - ours).abs().max()) > _NEAR.get(model.dtype, 0.02) * float(own.abs().max()):
-        raise ConfigError(
-            f"{folder}: model_type {model.config.model_type!r} changes the output of its head in a way that this "
-            f"trainer does not know (it knows {', '.join(HEADS)} of config.json), so it would train on a wrong loss: "
-            "take a model of another family"
-        )
+def _probe(model: Any) -> torch.Tensor:
+    """A text of three tokens, and two behind it: (1, 5)."""
+    return torch.arange(1, 6, device=next(model.parameters()).device)[None]
+
+
+@contextmanager
+def _own_code(model: Any, folder: Path) -> Iterator[None]:
+    """Run a family's own code without a gradient; what it raises refuses the family."""
+    try:
+        with torch.no_grad():
+            yield
+    except torch.OutOfMemoryError:
+        raise
+    except (AttributeError, TypeError, ValueError, RuntimeError, AssertionError) as exc:
+        raise _untrainable(model, folder, f"does not run as a decoder of text ({type(exc).__name__}: {exc})") from exc
+
+
+def _untrainable(model: Any, folder: Path, why: str) -> ConfigError:
+    return ConfigError(f"{folder}: model_type {model.config.model_type!r} {why}: take a model of another family")
+
+
+def _written(model: Any, folder: Path) -> torch.Tensor:
+    """The model's own logits of a text, as when it writes: (1, 3, V)."""
+    with _own_code(model, folder):
+        logits: torch.Tensor = model(input_ids=_probe(model)[:, :3], use_cache=False).logits.float()
+        return logits
+
+
+def check_passes(model: Any, folder: Path, written: torch.Tensor, noisy: torch.Tensor) -> None:
+    """Raise ConfigError unless an update computes the logits (1, 3, V) that the model had as it was `written`.
+
+    An update reads the last hidden states, in train mode, of a text with others behind it (padding). `noisy` are the
+    logits under high rates of dropout and noise, which must not act when a model writes.
+    """
+    ids, known = _probe(model), ", ".join(HEADS)
+
+    def ours(ids: torch.Tensor) -> torch.Tensor:
+        return logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :3]).float()
+
+    with _own_code(model, folder):
+        alone, followed = ours(ids[:, :3]), ours(ids)
+        model.train()
+        trained = ours(ids)
+        model.eval()
+    for why, logits in {
+        "writes with its rates of noise, too, which training sets to 0, so it would be another model": noisy,
+        f"changes the output of its head in a way that this trainer does not know (it knows {known} of config.json), "
+        "so it would train on a wrong loss": alone,
+        "attends to later tokens, so it would learn to copy what it reads": followed,
+        "computes other numbers in training than when it writes": trained,
+    }.items():
+        if float((written - logits).abs().max()) > NEAR.get(model.dtype, 0.02) * float(written.abs().max()):
+            raise _untrainable(model, folder, why)
 
 
 def load_tokenizer(folder: Path) -> Any:

@@ -2,7 +2,8 @@
 
 Low-rank adapters train a few numbers beside frozen weights. Hu et al. 2021 (arXiv:2106.09685): a linear layer W x
 becomes W x + (alpha / rank) B A x with A random and B zero, so training starts at the model itself. All linear layers
-but the head get one (Dettmers et al. 2023 found that to matter more than the rank). Weights that leave the trainer
+but the head get one (Dettmers et al. 2023 found that to matter more than the rank), except those whose family computes
+with them in another way: experts in one tensor, grouped layers. Weights that leave the trainer
 (pushed to an engine, saved to a folder) are merged under the names of the plain model, so nothing else needs to know of
 adapters. Cost: two thin matrix products per layer; the optimiser keeps moments only of the adapters. We do not use
 peft, because its wrapper changes the meaning of `base_model` and of the state's names, on which scoring and weight sync
@@ -149,6 +150,16 @@ class LoraLinear(torch.nn.Module):
         low = self.scale * torch.nn.functional.linear(x, self.down.to(x.dtype)).flatten(0, -2)  # (N, rank)
         return torch.addmm(output.flatten(0, -2), low, self.up.T.to(output.dtype)).view_as(output)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The merged weight, with its gradient: some families' code multiplies by it and does not call the layer."""
+        return self.base.weight + self.scale * (self.up @ self.down).to(self.base.weight.dtype)
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """The layer's own."""
+        return self.base.bias
+
     @torch.no_grad()
     def merged(self) -> torch.Tensor:
         """The weight of an equivalent plain layer: (out, in)."""
@@ -170,10 +181,11 @@ def add_lora(model: Any, rank: int, alpha: float, seed: int, head: torch.nn.Modu
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if isinstance(child, torch.nn.Linear) and all(child is not one for one in left_out)
+        if type(child) is torch.nn.Linear and all(child is not one for one in left_out)
     ]
     if not places:
-        raise ConfigError("lora: the model has no linear layers to put adapters on")
+        family = model.config.model_type
+        raise ConfigError(f"lora: a {family} model has no plain linear layers to put adapters on; set lora = 0")
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     if head is not None:

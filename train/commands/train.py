@@ -164,7 +164,7 @@ def _run(args: argparse.Namespace) -> int:
     from train.recipe.adapt import adaptation, adapted
     from train.recipe.recipe import START, read_recipe
     from train.recipe.run import RunOptions, check_start, run_recipe
-    from train.report import read_run, render_summary
+    from train.report import read_run, render_outcome
     from ttc.cli.parts import check_writable
     from ttc.concurrent import StopRequest
     from ttc.engines.embedded.core.model import pick_device
@@ -210,7 +210,7 @@ def _run(args: argparse.Namespace) -> int:
         for step, result in zip(recipe.steps, results, strict=False):
             print(_line(step.kind, result))
     else:
-        print(render_summary(read_run(args.out, samples=False)), end="")
+        print(render_outcome(read_run(args.out, samples=False)), end="")
     print(_sentence(recipe.steps, results, args.out), file=sys.stderr)
     return 3 if results[-1].stopped.startswith("health rule") else 0
 
@@ -234,7 +234,8 @@ def _sentence(steps: Sequence[RecipeStep], results: Sequence[StageResult], out: 
     where = f"the model is in {last.model}"
     if folders and (place / "model").is_symlink():
         where = f"what {kind} made is in {', '.join(folders)}; the model that came in is as it was, in {last.model}"
-    return f"{len(results)} of {counted(len(steps), 'stage')} done{early}; {where}\nnext: {following}"
+    done = f"{len(results)} of {counted(len(steps), 'stage')} done{early}; {where}"
+    return f"{done}\nnext: {following}  # all that it logged"
 
 
 def _parted(settings: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:

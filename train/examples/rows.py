@@ -5,9 +5,10 @@ A line of a file:
     {"prompt": "2+3", "completion": "5"}                          or "messages": [{"role": .., "content": ..}, ..]
     {"prompt": "2+3", "completion": "5", "thinking": "two and three", "mode": "on"}
 
-Prompt and completion may be lists of turns, too, as TRL has them. Columns of other names are given after the file:
-`mine.jsonl:prompt=instruction,completion=output`, and `messages=conversations` for turns that have `from` and `value`.
-Instead of a file, rows of a published data set may be named (`evals.data.sources.NamedRows`).
+Prompt and completion may be lists of turns, too, as TRL has them. Read as they are, too: rows of Alpaca (`instruction`,
+`input`, `output`), and of ShareGPT (`conversations` of turns with `from` and `value`), both also with `system`. Other
+columns are named after the file: `mine.jsonl:prompt=question,completion=reply`. Instead of a file, rows of a published
+data set may be named (`evals.data.sources.NamedRows`).
 
 Text parts of a content are joined. Functions that may be called (`tools`), calls (`tool_calls`) and results (role tool)
 go through the chat template. Other roles are system, user, assistant, and developer, which is the system. A thought at
@@ -23,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from evals.data.sources import NamedRows
+from evals.data.sources import NamedRows, with_input
 from ttc.config.values import nearest, why_no_file
 from ttc.core import Message, Prompt, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.text import Text
@@ -51,6 +52,7 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
     rows = iterate(path, whole=True) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
     for number, row in rows:
         where = f"{path}, line {number}"
+        row = _renamed(row) if named is None and isinstance(row, dict) else row
         check_fields(row, fields, where)
         yield where, _from_turns({name: value for name, value in row.items() if value is not None}, where)
 
@@ -140,6 +142,24 @@ def _as_turns(value: Any) -> list[Any]:
 
 _ROLES = {"human": "user", "gpt": "assistant"}
 """Names of roles in data sets that have `from` and `value`."""
+_COLUMNS = {"instruction": "prompt", "output": "completion", "conversations": "messages"}
+"""Columns of Alpaca and ShareGPT by our names of fields."""
+
+
+def _renamed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of Alpaca or ShareGPT under our names; any other as it is."""
+    fields = {name if _COLUMNS.get(name, name) in row else _COLUMNS[name]: value for name, value in row.items()}
+    if fields.keys() == row.keys():
+        return fields
+    if "prompt" in fields and isinstance(fields.get("input"), str | None):
+        fields["prompt"] = with_input(fields["prompt"], fields.pop("input", None))
+    if isinstance(fields.get("messages"), list):
+        fields["messages"] = [_turn(turn) if isinstance(turn, Mapping) else turn for turn in fields["messages"]]
+    if isinstance(fields.get("system"), str | None):
+        system = fields.pop("system", None)
+        turns = fields.get("messages") or [{"role": "user", "content": fields.get("prompt")}]
+        fields |= {"messages": [{"role": "system", "content": system}, *turns], "prompt": None} if system else {}
+    return fields
 
 
 def _as_ours(row: Mapping[str, Any]) -> dict[str, Any]:

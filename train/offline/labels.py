@@ -2,6 +2,8 @@
 
     {"prompt": "2+3", "completion": "5", "label": true}          also "messages", "thinking", "mode", "weight"
 
+A label is also 1 or 0, or "desirable" or "undesirable".
+
 Ethayarajh et al. 2024 (arXiv:2402.01306), KTO. The reference point is the divergence from the reference on prompts that
 are matched with another row's completion, without a gradient. The two kinds need not be equally frequent: they are
 weighted so that both count the same (the paper's bound for its two weights), times the loss's own weights. Held out are
@@ -43,6 +45,13 @@ class Marked:
         return self.example.key
 
 
+_LABELS = {
+    **dict.fromkeys(("true", "1", "1.0", "desirable"), True),
+    **dict.fromkeys(("false", "0", "0.0", "undesirable"), False),
+}
+"""What data sets write for a good completion and for a bad one."""
+
+
 def read_marked(path: Path, text: Text, end: int) -> list[Marked]:
     """Read a file of marked completions; `end` is the id that ends a turn.
 
@@ -52,14 +61,15 @@ def read_marked(path: Path, text: Text, end: int) -> list[Marked]:
     """
     rows: list[Marked] = []
     for where, row in rows_of(path, {"completion", "thinking", "label", "weight"}):
-        label, answer, thinking = row.get("label"), row.get("completion"), row.get("thinking")
-        if not isinstance(label, bool):
-            raise RecordError(f"{where}: label must be true (good) or false (bad), got {label!r}")
+        label, answer, thinking = str(row.get("label")).lower(), row.get("completion"), row.get("thinking")
+        if label not in _LABELS:
+            names = "true, 1 or desirable (good), or false, 0 or undesirable (bad)"
+            raise RecordError(f"{where}: label must be {names}, got {row.get('label')!r}")
         if not isinstance(answer, str) or not (thinking is None or isinstance(thinking, str)):
             raise RecordError(f"{where}: completion must be a text, and thinking a text or absent")
         key, prompt = read_prompt(row, text, where)
         ids = completion_ids(text, prompt, thinking, answer, end, where)
-        rows.append(Marked(Example(key, prompt.token_ids or (), ids, read_weight(row, where)), label))
+        rows.append(Marked(Example(key, prompt.token_ids or (), ids, read_weight(row, where)), _LABELS[label]))
     if len({row.good for row in rows}) < 2:
         raise ConfigError(f"{path} needs good completions and bad ones; all {len(rows)} are of one kind")
     return rows

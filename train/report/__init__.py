@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from train.report.data import RunData, read_run
-from train.report.page import render_page, render_summary
+from train.report.page import render_outcome, render_page, render_summary
 from ttc.durable import replace_text
 
-__all__ = ["RunData", "read_run", "render_summary", "write_report"]
+__all__ = ["RunData", "read_run", "render_outcome", "render_summary", "write_report"]
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:

@@ -58,10 +58,19 @@ STEMS: Mapping[str, str] = {
 """What stages measure before and after, in words."""
 
 
+def render_outcome(run: RunData) -> str:
+    """What a run that ends says: the headline, and of each stage what it measured before and after, and its alarms.
+
+    A stage that measured nothing shows all that it logged.
+    """
+    stages = (_stage_text(stage, _gains(stage) or compared(stage)) for stage in run.stages)
+    return "\n\n".join([headline(run), "\n".join(stages)]) + "\n"
+
+
 def render_summary(run: RunData) -> str:
     """The text for standard output."""
     blocks = [f"{run.recipe}, seed {run.seed}", headline(run)]
-    blocks += [_stage_text(stage) for stage in run.stages]
+    blocks += [_stage_text(stage, compared(stage)) for stage in run.stages]
     if run.kept:
         blocks.append("\n".join(retention_lines(run.kept)))
     return "\n\n".join(blocks) + "\n"
@@ -152,14 +161,15 @@ def grouped(alarms: Sequence[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any]
     return [(by_step[max(by_step)], sorted(by_step)) for by_step in steps.values()]
 
 
-def _stage_text(stage: StageData) -> str:
+def _stage_text(stage: StageData, rows: Sequence[tuple[str, str, str]]) -> str:
+    """How far a stage got, these rows of (what, first, last), and its alarms."""
     status = "done" if stage.result is not None else "not finished"
     reason = stage.result.stopped if stage.result is not None else ""
     logged = f", {counted(len(stage.rows), 'step')} logged" if stage.rows else ""
     lines = [f"stage {stage.name}: {status}{logged}{', ' + reason if reason else ''}"]
     if not stage.rows and stage.result is not None:
         lines += [f"  {name:44} {value:.4g}" for name, value in stage.result.metrics.items()]
-    lines += [f"  {what:44} {first} -> {last}" for what, first, last in compared(stage)]
+    lines += [f"  {what:44} {first} -> {last}" for what, first, last in rows]
     if not stage.rows:
         return "\n".join(lines)
     groups = grouped(stage.alarms)

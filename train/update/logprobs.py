@@ -33,8 +33,8 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from train.base.models import MASKED, logits_of
-from train.base.weights import Sharded
+from train.base.models import MASKED, NEAR, logits_of
+from train.base.weights import Sharded, inner
 from ttc.errors import ConfigError
 
 _CHUNK = 8192
@@ -236,11 +236,16 @@ def placed(lengths: Sequence[int], most: int) -> list[list[int]]:
 
 
 def check_packing(model: Any) -> None:
-    """Raise ConfigError for a model whose layers see windows, or keep a state: a mask of ours would lose both."""
+    """Raise ConfigError for a model whose layers see windows, or keep a state: a mask of ours would lose both.
+
+    Or one that reads our positions or our mask in another way.
+    """
     if _windowed(model):
         raise ConfigError(
             "packed: layers of this model have a sliding window or a state, which packing would lose; set packed = 0"
         )
+    if not keeps_apart(model):
+        raise ConfigError(f"packed: a {model.config.model_type} model mixes rows of one line; set packed = 0")
 
 
 def worth_sharing(model: Any, ids: torch.Tensor, wanted: torch.Tensor) -> list[Family]:
@@ -294,14 +299,43 @@ def _windowed(model: Any) -> bool:
     kinds = getattr(config, "layer_types", None)
     if getattr(model, "_is_stateful", False) or kinds:
         return any(kind != "full_attention" for kind in kinds or ("state",))
-    windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    windows = (getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size"))
     return any(window is not None and window < config.max_position_embeddings for window in windows)
 
 
 def _takes_masks(model: Any) -> bool:
     """Whether its attention takes our mask without materialising scores, which would cost more than is saved."""
     attention = getattr(getattr(model, "config", None), "_attn_implementation", "")
-    return attention in MASKED and not _windowed(model)
+    return attention in MASKED and not _windowed(model) and keeps_apart(model)
+
+
+_APART = "ttc_keeps_apart"
+"""Where a model keeps what `keeps_apart` measured of it."""
+
+
+def keeps_apart(model: Any) -> bool:
+    """Whether rows in one line have the numbers that they have alone: some families ignore positions, or our mask.
+
+    Measured once for a model, on two rows of a few tokens with one beginning; before its weights are split.
+    """
+    model = inner(model)
+    if not hasattr(model, _APART):
+        setattr(model, _APART, _measured_apart(model))
+    return bool(getattr(model, _APART))
+
+
+@torch.no_grad()
+def _measured_apart(model: Any) -> bool:
+    device = next(model.parameters()).device
+    ids = torch.tensor([[1, 2, 3, 4, 1], [1, 2, 5, 3, 1]], device=device)
+    wanted = torch.tensor([[False, True, True, True]] * 2, device=device)
+    with torch.autocast(device.type, enabled=False):
+        padded = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state[wanted]
+        try:
+            laid = laid_hidden(model, ids, wanted, families(ids, wanted), 8)
+        except (TypeError, ValueError, RuntimeError, IndexError):  # of a family's own code, which takes other masks
+            return False
+    return float((padded - laid).abs().max()) <= NEAR.get(model.dtype, 0.02) * float(padded.abs().max())
 
 
 def laid_hidden(

@@ -27,7 +27,7 @@ from train.base.optimiser import Optimiser, Schedule
 from train.base.weights import Sharded, add_lora, load_whole, merged_state, shard
 from train.base.world import ALONE, World
 from train.update.batch import Normaliser, TokenBatch, pass_tokens, shared, shuffled, token_weights
-from train.update.logprobs import Compare, check_packing, kindred, token_logprobs
+from train.update.logprobs import Compare, check_packing, keeps_apart, kindred, token_logprobs
 from train.update.terms import Advantage, Correction, Loss, PerToken, RewardBatch, fair_kl, pulls
 from ttc.config.plugins import checked_return, checked_shape
 from ttc.config.values import above, at_least, counted, finite
@@ -397,7 +397,7 @@ class Build:
         model = load_model(folder, device, checkpointing=self.checkpointing, dtype=self.frozen_type(folder, device))
         if self.lora:
             self.adapt(model, seed)
-        return shard(model, world, token_logprobs) if self.shard else model
+        return self._split(model, world)
 
     def adapt(self, model: Any, seed: int, head: torch.nn.Module | None = None) -> None:
         """Put the adapters on a model that was loaded; `head` is one of its own that is trained whole."""
@@ -406,8 +406,13 @@ class Build:
 
     def frozen(self, folder: Path, device: str, world: World = ALONE) -> Any:
         """The model of a folder that is only read, split like the trained one."""
-        model = load_model(folder, device, dtype=self.frozen_type(folder, device)).eval()
-        return shard(model, world, token_logprobs) if self.shard else model
+        return self._split(load_model(folder, device, dtype=self.frozen_type(folder, device)).eval(), world)
+
+    def _split(self, model: Any, world: World) -> Any:
+        if not self.shard:
+            return model
+        keeps_apart(model)  # measured while the weights are whole
+        return shard(model, world, token_logprobs)
 
     def casts(self, device: str | torch.device) -> bool:
         """Whether passes on `device` compute in bf16."""
