@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.pages import placed
 from benchmarks.vllm_tree import facts
-from evals.numbers.statistics import holm, paired_interval, paired_p_value
+from evals.numbers.statistics import holm, paired_test
 from evals.task import Item
 from evals.tasks.arithmetic import arithmetic
 from tests.ttc import conformance as suite
@@ -63,15 +63,15 @@ async def measure(cases: Mapping[str, suite.Case], problems: int, level: int, se
 
 def compared(name: str, first: Sequence[int], second: Sequence[int], clusters: Sequence[Hashable]) -> dict[str, Any]:
     """The row of a strategy from 1 or 0 for every problem, on the embedded engine and on vLLM."""
-    interval = paired_interval(first, second, clusters, seed=0)
+    tested = paired_test(first, second, clusters, pairs=len(clusters))
     return {
         "strategy": name,
         "embedded": sum(first) / len(first),
         "vllm": sum(second) / len(second),
-        "difference": interval.value,
-        "low": interval.low,
-        "high": interval.high,
-        "p": paired_p_value([b - a for a, b in zip(first, second, strict=True)], clusters),
+        "difference": tested.interval.value,
+        "low": tested.interval.low,
+        "high": tested.interval.high,
+        "p": tested.p_value,
     }
 
 

@@ -6,9 +6,9 @@ They compare the problems that the runs share. No model is needed.
     ttc compare runs/majority runs/tree        the second minus the first
     ttc compare runs/seed1 runs/seed2          strategies over both seeds, where the runs differ by nothing else
 
-Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value (where clusters
-or several seeds make more than right and wrong of a problem, that of flipping the signs of their sums), the same after
-Holm's correction over all lines, and how much the second spent of the first's tokens and FLOPs.
+Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value, the same after
+Holm's correction over all lines, and how much the second spent of the first's tokens and FLOPs. With clusters or
+several seeds, interval and p-value are of as many lone pairs of draws as would vary as much; their number is shown.
 """
 
 from __future__ import annotations
@@ -92,11 +92,12 @@ def _entry(run: Run) -> dict[str, Any]:
 
 def _lines(item: RunComparison) -> str:
     seen = "unknown, as nothing differs" if item.detectable is None else f"{100 * item.detectable:.1f} points"
+    effective = "" if item.pairs == item.problems else f"; as of {item.pairs:.1f} lone pairs"
     rows = [
         f"{item.second} minus {item.first}, {counted(item.problems, 'shared problem')}",
         f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "
         f"{100 * item.accuracy_first:.1f} % to {100 * item.accuracy_second:.1f} %",
-        f"  {item.test:12} p = {item.p_value:.3g} ({item.only_second} gained, {item.only_first} lost), "
+        f"  McNemar      p = {item.p_value:.3g} ({item.only_second} gained, {item.only_first} lost{effective}), "
         f"Holm p = {item.p_holm:.3g}; detectable with 80 % power: {seen}",
         f"  cost         {_times(item.tokens_ratio)} the tokens, {_times(item.flops_ratio)} the FLOPs",
     ]

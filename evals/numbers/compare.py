@@ -1,12 +1,11 @@
 """Paired comparison of runs on the problems they share.
 
-Every pair (first, second) is compared as second minus first: difference of accuracy with a paired, clustered interval,
-exact McNemar on the problems that only one of them solved (sign flips of sums, where there are clusters or seeds), and
-Holm's correction over all pairs of the comparison (Dror et al. 2018, arXiv:1809.01448, on why paired). The interval
-leaves out 0 exactly where McNemar has p < 5 %. Sign flips suppose that a cluster's sum is as likely with the other
-sign, which the interval does not, so there it may hold 0 although p is smaller. A comparison at equal FLOPs sets the
-cheaper side higher first: the baseline's vote is taken at the smallest k of its pool that costs at least as much as the
-other run.
+Every pair (first, second) is compared as second minus first: difference of accuracy with its interval, exact McNemar
+on the problems that only one of them solved, and Holm's correction over all pairs of the comparison (Dror et al. 2018,
+arXiv:1809.01448, on why paired). Clusters and several seeds make more of a problem than one pair, or less: there both
+are of as many pairs as vary as much (`evals.numbers.statistics`). The interval leaves out 0 exactly where p < 5 %. A
+comparison at equal FLOPs sets the cheaper side higher first: the baseline's vote is taken at the smallest k of its pool
+that costs at least as much as the other run.
 
 A side may hold several runs that differ only by their seeds. Then a problem counts with its share of right answers and
 the cost of one run, so the interval covers both the problems and the draws, and no seed is paired with another.
@@ -20,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evals.numbers.statistics import holm, minimum_detectable, paired_interval, paired_p_value, standard_error
+from evals.numbers.statistics import holm, minimum_detectable, paired_interval, paired_test, standard_error
 from evals.numbers.summary import (
     cluster_of,
     curve_values,
@@ -70,8 +69,9 @@ class RunComparison:
     high: float
     only_first: int
     only_second: int
-    test: str
-    """What `p_value` is of: McNemar, or sign flips where clusters or several seeds make more of a problem."""
+    pairs: float
+    """The effective pairs of draws that interval and p-value are of: as many as problems, but for clusters and seeds.
+    """
     p_value: float
     p_holm: float
     detectable: float | None
@@ -132,12 +132,14 @@ class _Paired:
         self.only_first = sum(a > b for a, b in pairs)
         self.only_second = sum(b > a for a, b in pairs)
         self.parts = math.lcm(*(len(records[name]) for records in (ours, theirs) for name in shared))
-        self.p_value = paired_p_value([round(self.parts * (b - a)) for a, b in pairs], self.clusters)
+        drawn = sum(2 / (1 / len(ours[name]) + 1 / len(theirs[name])) for name in shared)
+        self.tested = paired_test(self.right_first, self.right_second, self.clusters, pairs=drawn)
+        self.p_value = self.tested.p_value
         self.pool_size, self.flops_per_draw = _pool(self.rows_first)
         self.alone = len(ours) - len(shared), len(theirs) - len(shared)
 
     def result(self, p_holm: float, seed: int) -> RunComparison:
-        interval = paired_interval(self.right_first, self.right_second, self.clusters, seed=seed)
+        interval = self.tested.interval
         error = standard_error([b - a for a, b in zip(self.right_first, self.right_second, strict=True)], self.clusters)
         count = len(self.clusters)
         cost_first, cost_second = total_usage(self.rows_first), total_usage(self.rows_second)
@@ -156,7 +158,7 @@ class _Paired:
             high=interval.high,
             only_first=self.only_first,
             only_second=self.only_second,
-            test="McNemar" if self.parts == 1 and len(set(self.clusters)) == count else "sign flips",
+            pairs=self.tested.pairs,
             p_value=self.p_value,
             p_holm=p_holm,
             detectable=minimum_detectable(error, pairs=count * self.parts) if error > 0 else None,

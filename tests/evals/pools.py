@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from ttc.core import Answer, Candidate, FinishReason, Message, Path, Problem, Record, Usage, Verdict
@@ -71,3 +72,10 @@ def failed(name: str) -> Record:
         error="PromptTooLong: 5",
         provenance={"session": 1, "at_s": 0.5},
     )
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """The exact two-sided p-value when so many problems were solved by one run and not by the other."""
+    num = only_first + only_second
+    tail = sum(math.comb(num, i) for i in range(min(only_first, only_second) + 1))
+    return min(1.0, 2 * tail / (1 << num))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from evals.numbers.metrics import pass_at_k
 from evals.numbers.statistics import (
     Interval,
+    PairedTest,
     holm,
-    mcnemar,
     mean_interval,
     mean_intervals,
     minimum_detectable,
     paired_interval,
-    paired_p_value,
+    paired_test,
     standard_error,
 )
+from tests.evals.pools import mcnemar
 
 
 def coverage(simulate: object, truth: float, rounds: int) -> float:
@@ -244,17 +245,25 @@ def test_labels_and_values_must_match() -> None:
         mean_interval([1.0, 0.0], ["a"], seed=0)
 
 
+def of_counts(gained: int, lost: int, num: int) -> PairedTest:
+    first = [0.0] * gained + [1.0] * lost + [1.0] * (num - gained - lost)
+    second = [1.0] * gained + [0.0] * lost + [1.0] * (num - gained - lost)
+    return paired_test(first, second, range(num), pairs=num)
+
+
 @given(st.integers(0, 25), st.integers(0, 25))
-def test_mcnemar_is_the_exact_two_sided_binomial(first: int, second: int) -> None:
-    num = first + second
-    extreme = [i for i in range(num + 1) if abs(2 * i - num) >= abs(first - second)]
+def test_the_p_value_of_lone_pairs_is_the_exact_two_sided_binomial(gained: int, lost: int) -> None:
+    num = gained + lost
+    extreme = [i for i in range(num + 1) if abs(2 * i - num) >= abs(gained - lost)]
     exact = Fraction(sum(math.comb(num, i) for i in extreme), 2**num)
-    assert mcnemar(first, second) == pytest.approx(float(exact))
+    assert of_counts(gained, lost, num + 3).p_value == pytest.approx(float(exact))
+    assert mcnemar(lost, gained) == pytest.approx(float(exact))
 
 
-def test_mcnemar_stands_large_counts() -> None:
-    assert mcnemar(1500, 1500) == 1.0
-    assert 0 < mcnemar(1400, 1600) < 0.001
+def test_the_p_value_stands_large_counts_and_keeps_what_is_tiny() -> None:
+    assert of_counts(1500, 1500, 4000).p_value == 1.0
+    assert of_counts(1600, 1400, 4000).p_value == pytest.approx(mcnemar(1600, 1400))
+    assert of_counts(0, 200, 300).p_value == pytest.approx(2.0**-199)
 
 
 def test_holm_adjusts_step_by_step_and_keeps_the_order() -> None:
@@ -279,15 +288,54 @@ def test_what_is_detectable_in_pairs_that_hardly_differ_is_seen_by_mcnemar_four_
     assert minimum_detectable(0.4, pairs=4) == 1.0
 
 
-@given(st.lists(st.tuples(st.integers(-1, 1), st.integers(0, 5)), min_size=1, max_size=12))
-def test_a_paired_p_value_is_the_share_of_sign_flips_of_clusters_that_are_as_far_from_zero(rows) -> None:
-    differences, clusters = [float(d) for d, _ in rows], [c for _, c in rows]
-    sums = [sum(d for d, c in rows if c == cluster) for cluster in sorted(set(clusters))]
-    flips = list(itertools.product((-1, 1), repeat=len(sums)))
-    extreme = sum(abs(sum(s * f for s, f in zip(sums, flip, strict=True))) >= abs(sum(sums)) for flip in flips)
-    assert paired_p_value(differences, clusters) == pytest.approx(extreme / len(flips))
-    alone = paired_p_value(differences, range(len(rows)))
-    assert alone == mcnemar(differences.count(-1.0), differences.count(1.0))
+Run = tuple[np.ndarray, np.ndarray, np.ndarray, float]
+"""Shares of right draws of two runs, the clusters, and the true difference."""
+
+
+def coins(rng: np.random.Generator, clusters: int, per: int, draws: int) -> Run:
+    """Half of the clusters' problems are coins for both runs, the others sure."""
+    chance = np.where(rng.random(clusters) < 0.5, 0.5, np.where(rng.random(clusters) < 0.5, 1.0, 0.0)).repeat(per)
+    first, second = (rng.binomial(draws, chance) / draws for _ in range(2))
+    return first, second, np.arange(clusters).repeat(per), 0.0
+
+
+def gains(rng: np.random.Generator, clusters: int, per: int, draws: int) -> Run:
+    """A quarter is solved by 3 draws of 10 at first, and then by 7."""
+    moved, sure = rng.random(clusters) < 0.25, np.where(rng.random(clusters) < 0.5, 1.0, 0.0)
+    first, second = (rng.binomial(draws, np.where(moved, share, sure).repeat(per)) / draws for share in (0.3, 0.7))
+    return first, second, np.arange(clusters).repeat(per), 0.1
+
+
+@pytest.mark.parametrize("simulate", [coins, gains])
+@pytest.mark.parametrize(("num", "per", "draws"), [(100, 1, 3), (100, 1, 8), (40, 5, 1), (40, 5, 3)])
+def test_with_clusters_and_seeds_interval_and_p_value_agree_and_cover(
+    simulate: Callable[..., Run], num: int, per: int, draws: int
+) -> None:
+    rng, inside, rounds = np.random.default_rng(8), 0, 150
+    for _ in range(rounds):
+        first, second, clusters, truth = simulate(rng, num, per, draws)
+        tested = paired_test(first, second, clusters, pairs=draws * len(clusters))
+        interval = tested.interval
+        assert (not interval.low <= 0 <= interval.high) == (tested.p_value < 0.05)
+        inside += interval.low <= truth <= interval.high
+    assert 0.91 < inside / rounds < 0.995
+
+
+def test_more_seeds_tell_more_of_problems_that_are_coins_and_nothing_more_of_sure_ones() -> None:
+    rng = np.random.default_rng(5)
+    one, eight = (paired_test(*coins(rng, 200, 1, draws)[:3], pairs=200 * draws) for draws in (1, 8))
+    assert one.pairs == 200 and eight.pairs > 700
+    first, second = np.zeros(20), np.repeat((1.0, 0.0), (6, 14))
+    sure, twice = (paired_test(first, second, range(20), pairs=pairs) for pairs in (20, 60))
+    assert sure == twice and sure.p_value == pytest.approx(mcnemar(0, 6))
+
+
+def test_a_cluster_of_equal_problems_counts_as_one_pair() -> None:
+    first, second = np.zeros(40), np.repeat((1.0, 0.0), (15, 25))
+    tested = paired_test(first, second, np.arange(8).repeat(5), pairs=40)
+    assert tested.pairs == 8 and tested.p_value == pytest.approx(mcnemar(0, 3))
+    one = paired_test([0.0, 1.0], [1.0, 1.0], ["a", "a"], pairs=2)
+    assert one.p_value == 1.0 and one.interval.low < -0.9 and one.interval.high > 0.9
 
 
 def test_a_small_gain_of_every_likelihood_is_seen_in_twenty_texts_and_its_interval_holds() -> None:
