@@ -158,7 +158,8 @@ def markup_for(session: Session, tools: Sequence[Tool], name: MarkupName) -> Mar
     if name == "auto":
         shows_none = session.tool_format in ("", PLAIN)
         chosen = _tags(tools) if shows_none or template.doubt(session) else template
-        session.note("note", session.root, markup="template" if chosen is template else "tags")
+        calls = {"calls": session.tool_format} if chosen is template else {}
+        session.note("note", session.root, markup="template" if chosen is template else "tags", **calls)
         return chosen
     if doubt := template.doubt(session):
         raise ConfigError(f"markup=template: {doubt}: use markup=tags or markup=hermes")
