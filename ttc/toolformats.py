@@ -72,6 +72,11 @@ class ToolFormat:
         return match[1].strip() if match else ""
 
     @property
+    def marks(self) -> tuple[str, ...]:
+        """Texts from which on an answer is no words."""
+        return tuple(mark for mark in (self.trigger, self.lead) if mark)
+
+    @property
     def shape(self) -> str:
         """A call of this format as it is described to a model."""
         if "{object}" in self.call:
@@ -105,6 +110,12 @@ class ToolFormat:
             return self.trigger in text
         match = _BEGIN.match(text.strip().removeprefix(self.prefix))
         return match is not None and match[1] in names
+
+    def may_begin(self, text: str) -> bool:
+        """Whether an answer that begins with `text` may be calls, where no mark says so."""
+        text = text.lstrip()
+        starts = ("{", "[", *([self.prefix] if self.prefix else []))
+        return any(text.startswith(start) or start.startswith(text) for start in starts)
 
     def write(self, calls: Sequence[ToolCall]) -> str:
         """`calls` as a model of this family writes them."""

@@ -108,7 +108,7 @@ class AnswerForm:
             return len(text)
         if form.trigger:
             return text.find(form.trigger) if form.trigger in text else len(text)
-        return 0 if text.lstrip().startswith(("{", "[")) else len(text)
+        return 0 if form.may_begin(text) else len(text)
 
     def cut(self, form: ToolFormat, text: str) -> str:
         """The beginning of a last call that was cut after whole ones; "" without one."""
@@ -148,7 +148,7 @@ class AnswerForm:
 
 @dataclass(frozen=True, slots=True)
 class _CallRules:
-    """The rules of a grammar for calls in a format: `body` is all calls of a turn, without the mark that starts them."""
+    """The rules of a grammar for calls in a format: `body` is all calls of a turn without the mark that starts them."""
 
     form: ToolFormat
     encode: Callable[[str], tuple[int, ...]]

@@ -20,18 +20,21 @@ from pydantic import BaseModel, Field
 from serve.dialects.messages import MessagesRequest, parse
 from serve.requests.errors import ApiError
 from serve.requests.tools import AnswerForm, FormReader, read_choice, read_tools
+from serve.running.deltas import Deltas
 from tests.serve.named_events import events
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import chunks_of, streamed, whole
 from tests.ttc import sglang_server
 from ttc.answers import kind_of
-from ttc.core import Engine, Message, ToolCall, ToolMessage
+from ttc.core import Engine, Message, Prompt, ToolCall, ToolMessage
 from ttc.engines.embedded.core.guide import Guides
 from ttc.engines.embedded.engine import embedded
+from ttc.engines.scripted import ScriptedEngine, decode, encode
 from ttc.engines.sglang.factory import sglang
 from ttc.engines.shared.folder import generator_folder
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import TokenEngine
+from ttc.session.thinking import Thinking
 from ttc.toolformats import TOOL_FORMATS, ToolFormat, plain_turns
 
 ARGUMENTS = {
@@ -453,6 +456,34 @@ def test_arguments_may_be_json_in_a_text_and_have_plain_line_ends(name: str) -> 
         assert form.read(as_call(form, written))[1] == (ToolCall("run", arguments),)
     plain = call.replace('{"code": "a = 1\nprint(a)"}', '"1"')
     assert form.read(as_call(form, plain))[1] == ()
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+@pytest.mark.parametrize("name", sorted(TOOL_FORMATS))
+def test_words_are_streamed_and_calls_are_not_in_whatever_pieces_they_come(name: str, size: int) -> None:
+    form, answers = TOOL_FORMATS[name], AnswerForm(tuple(TOOLS))
+    call, lead = WRITTEN[name], f"I look.\n{form.lead}"
+    words = ("So <b>it</b> is [1]: {}.", "{1, 2} is a set.", "", "1 < 2", f"See {call[:4]}!")
+    ends = {call: "", lead + call: "I look.\n" if form.trigger else lead + call, **{text: text for text in words}}
+    for said in (*ends, call[:-9]):
+        pieces: list[str] = []
+        deltas = Deltas(
+            decode,
+            ScriptedEngine(lambda *_: "").capabilities,
+            lambda text: None,
+            pieces.append,
+            control=Thinking(),
+            stop=form.marks,
+            strip=True,
+            waits=None if form.trigger else form.may_begin,
+        )
+        deltas.sync(Prompt(text="", token_ids=()))
+        for start in range(0, len(said), size):
+            deltas.add(encode(said[start : start + size]))
+        text, _ = answers.read(form, said)
+        assert text == ends.get(said, text) and text.startswith("".join(pieces))
+        assert said != words[0] or len("".join(pieces)) > len(said) - 9, "as it comes"
+        assert deltas.finish("", text) and "".join(pieces) == text
 
 
 def test_words_before_a_call_are_its_text() -> None:
