@@ -175,7 +175,7 @@ def test_the_models_own_form_is_taken_where_its_template_has_one_that_is_read_he
     engine = Templated(tmp_path, real(name), ["37"])
     answer = played(engine, markup="auto")
     expected = {"markup": "template", "calls": form} if form else {"markup": "tags"}
-    assert [event.data for event in answer.trace if event.kind == "note"] == [expected]
+    assert [event.data for event in answer.trace if event.kind == "setting"] == [expected]
     assert ("<calculator>" in engine.asked[0]) == (not form) and "exact value" in engine.asked[0]
 
 
