@@ -439,7 +439,10 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One entry of the trace. `kind`: generate, score, prune, select, note; `data` is JSON."""
+    """One entry of the trace. `kind`: generate, score, prune, select, tool, note, setting; `data` is JSON.
+
+    A setting is what a strategy chose for all problems of a run by the model: its row in a table is named by it.
+    """
 
     kind: str
     path: Path

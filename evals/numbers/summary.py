@@ -77,6 +77,8 @@ class RunTotals:
     """The lowest score of any candidate; None without scores."""
     independent: bool = True
     """Whether the candidates of every problem may be sub-sampled."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the strategy settled on by the model."""
     ends: dict[int, float] = field(default_factory=dict)
     """Seconds at which the last record of each session was written."""
 
@@ -116,6 +118,9 @@ class RunTotals:
         self.stop_causes[answer.stop_cause] += 1
         self.truncated += answer.finish_reason == "length"
         self.no_answer += answer.final is None
+        if not self.settings:
+            events = (event for event in answer.trace if event.kind == "setting")
+            self.settings = {name: value for event in events for name, value in event.data.items()}
         count = len(answer.candidates)
         self.candidates += count
         self.beside += generated_beside(answer)
@@ -217,6 +222,7 @@ def summarise(records: Sequence[Record], config: Mapping[str, Any]) -> dict[str,
     error = 2**0.5 * standard_error(totals.right, totals.clusters)
     return {
         **{name: config.get(name) for name in IDENTITY},
+        **({"settings": {**(config.get("settings") or {}), **totals.settings}} if totals.settings else {}),
         "n": _width(totals, config),
         "problems": totals.problems,
         "accuracy": accuracy.value,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal, TypeAlias
@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from serve.requests.errors import ApiError, invalid
 from ttc.answers.kinds import kind_of, same_form
 from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
-from ttc.toolformats import ToolFormat
+from ttc.toolformats import ToolFormat, holes_of, types_of
 
 ToolChoice = Literal["auto", "none", "required"]
 # OpenAI takes 64 characters, and Anthropic twice as many: names of MCP servers and of their functions together.
@@ -96,7 +96,7 @@ class AnswerForm:
 
     def read(self, form: ToolFormat, text: str) -> tuple[str, tuple[ToolCall, ...]]:
         """The text of an answer, and its calls: JSON with a name that is no function of these is text."""
-        before, calls = form.read(text)
+        before, calls = form.read(text, self.offer)
         names = {tool["function"]["name"] for tool in self.offer}
         return (before, calls) if all(call.name in names for call in calls) else (text, ())
 
@@ -108,7 +108,7 @@ class AnswerForm:
             return len(text)
         if form.trigger:
             return text.find(form.trigger) if form.trigger in text else len(text)
-        return 0 if text.lstrip().startswith(("{", "[")) else len(text)
+        return 0 if form.may_begin(text) else len(text)
 
     def cut(self, form: ToolFormat, text: str) -> str:
         """The beginning of a last call that was cut after whole ones; "" without one."""
@@ -118,44 +118,202 @@ class AnswerForm:
         self, form: ToolFormat, encode: Callable[[str], tuple[int, ...]], schema: Any, stops: Sequence[str]
     ) -> str:
         """The grammar where functions may be called."""
-        functions = [tool["function"] for tool in self.offer if self.named in (None, tool["function"]["name"])]
-        root = "/items/anyOf" if form.listed else "/anyOf"
-        value: dict[str, Any] = {
-            "anyOf": [_call(function, form.arguments, f"{root}/{i}") for i, function in enumerate(functions)]
-        }
-        parts = _objects(value)
+        functions = [_held(tool["function"]) for tool in self.offer if self.named in (None, tool["function"]["name"])]
+        parts = _objects([function["parameters"] for function in functions])
         for num, most, what in (
             (_num_items(parts), MAX_ITEMS, "minItems and maxItems"),
             (_num_constants(parts), MAX_CONSTANTS, "constants"),
         ):
             if num > most:
                 raise _unsupported("tools", f"their {what} together come to more than {most}")
-        more = f"({_quoted(form.between)} call)*" if self.parallel and not form.listed else ""
-        if form.listed:
-            value = {"type": "array", "items": value, "minItems": 1, **({} if self.parallel else {"maxItems": 1})}
-        mark, rest = form.trigger, form.opening[len(form.trigger) :]
-        rules = [
-            f"call: {_mark(mark, encode)} body" if mark else "call: body",
-            f"body: {_quoted(rest)} value {_quoted(form.closing)}",
-            f"value: {_json(value)}",
-            _BLANK,
-        ]
+        mark, rules = form.trigger, [*_CallRules(form, encode, self.parallel).of(functions), _BLANK]
+        whole = f"{_mark(mark, encode)} body" if mark else "body"
         if self.choice == "required":
-            return _join(f"start: BLANK call {more}", *rules)
+            return _join(f"start: BLANK {whole}", *rules)
         if schema is not None:
-            return _join(f"start: BLANK (call {more} | answer)", f"answer: {_json(schema)}", *rules)
+            return _join(f"start: BLANK ({whole} | answer)", f"answer: {_json(schema)}", *rules)
         stops = [stop for stop in stops if not mark or (stop not in mark and mark not in stop)]
         ends = "(" + " | ".join(map(_quoted, stops)) + ")"
         if not mark:
             stopped = [f"stopped[lazy]: WORDS {ends}"] if stops else []
-            start = f"start: BLANK (call {more} | WORDS{' | stopped' if stops else ''})"
+            start = f"start: BLANK (body | WORDS{' | stopped' if stops else ''})"
             return _join(start, _WORDS, *stopped, *rules)
         # A lazy lexeme ends at the first mark and excludes all others: once a call has begun, it must be one.
         heads = [f"head[lazy]: TEXT {_quoted(mark)}", *_special(mark, encode, "special: TEXT {}")]
-        start = f"start: (head | special) body {more} | TEXT" if len(heads) > 1 else f"start: head body {more} | TEXT"
+        start = "start: (head | special) body | TEXT" if len(heads) > 1 else "start: head body | TEXT"
         if stops:
             start, heads = f"{start} | stopped", [*heads, f"stopped[lazy]: TEXT {ends}"]
         return _join(start, *heads, _TEXT, *rules)
+
+
+@dataclass(frozen=True, slots=True)
+class _CallRules:
+    """The rules of a grammar for calls in a format: `body` is all calls of a turn without the mark that starts them."""
+
+    form: ToolFormat
+    encode: Callable[[str], tuple[int, ...]]
+    parallel: bool
+
+    def of(self, functions: Sequence[Mapping[str, Any]]) -> list[str]:
+        """The rules for calls of `functions`."""
+        form, more = self.form, ""
+        opening, first = form.opening, "call"
+        rules = []
+        if form.listed:
+            list_schema = {"minItems": 1, **({} if self.parallel else {"maxItems": 1})}
+            items = self._objects(functions, "/items/anyOf")
+            rules.append(f"call: {_json({'type': 'array', 'items': {'anyOf': items}, **list_schema})}")
+        else:
+            if "{object}" in form.call:
+                rules.append(f"value: {_json({'anyOf': self._objects(functions, '/anyOf')})}")
+            texts = [self._call(number, function, rules) for number, function in enumerate(functions)]
+            if not opening and form.trigger:  # each call begins with the mark, and that of the first has been read
+                first = "unmarked"
+                rules.append("unmarked: " + " | ".join(texts))
+                rules.append(f"call: {_mark(form.trigger, self.encode)} unmarked")
+            else:
+                rules.append("call: " + " | ".join(texts))
+            more = f"({self._text(form.between)} call)*" if self.parallel and form.several else ""
+        behind = opening.lstrip().removeprefix(form.trigger)
+        return [f"body: {self._text(behind)} {first} {more} {self._text(form.closing)}", *rules]
+
+    def _objects(self, functions: Sequence[Mapping[str, Any]], root: str) -> list[dict[str, Any]]:
+        """The schemas of calls that are JSON objects, which stand at `root` of the whole."""
+        return [_call(function, self.form.fields, f"{root}/{i}") for i, function in enumerate(functions)]
+
+    def _call(self, number: int, function: Mapping[str, Any], rules: list[str]) -> str:
+        """One call of a function, without the mark where it begins with that; its rules are added to `rules`."""
+        parts = holes_of(self.form.call)
+        if not self.form.opening:
+            parts[0] = parts[0].lstrip().removeprefix(self.form.trigger)
+        texts = [self._text(part) for part in parts]
+        for at, hole in list(enumerate(parts))[1::2]:
+            if hole == "object":
+                texts[at] = "value"
+            elif hole == "name":
+                texts[at] = _quoted(function["name"])
+            elif hole.startswith("any:"):
+                texts[at] = self._text(hole.removeprefix("any:"))
+            else:
+                rules += self._arguments(f"arguments{number}", hole, function, parts[at + 1])
+                texts[at] = f"arguments{number}"
+        return " ".join(text for text in texts if text)
+
+    def _arguments(self, rule: str, hole: str, function: Mapping[str, Any], end: str) -> list[str]:
+        """The rules of a function's arguments, as a hole has them."""
+        schema, place, is_strict = function["parameters"], _place(function), bool(function.get("strict"))
+        if hole == "json":
+            return [f"{rule}: {_json(schema)}"]
+        properties = schema.get("properties", {} if schema.get("additionalProperties") is False else None)
+        if not isinstance(properties, Mapping) or _names_others(schema):
+            if is_strict:
+                raise _unsupported(place, "this model writes arguments one by one, so all must stand in properties")
+            return self._free(rule, hole)
+        if is_strict and (name := next((name for name, part in properties.items() if _is_shaped(part)), None)):
+            raise _unsupported(place, f"this model writes texts without quotes: {name} may have no form of its own")
+        required = schema.get("required")
+        needs = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
+        definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+        rules, names = [], []
+        for number, (name, part) in enumerate(properties.items()):
+            whole = {**part, **definitions} if isinstance(part, Mapping) else part
+            names.append((f"{rule}x{number}", name in needs))
+            rules += self._argument(names[-1][0], hole, name, whole)
+        return [*_sequence(rule, names, {"tags": "", "python": ", ", "map": ","}[hole]), *rules]
+
+    def _argument(self, rule: str, hole: str, name: str, schema: Any) -> list[str]:
+        """The rules of one argument."""
+        types = types_of(schema, schema)
+        if hole != "tags":
+            sign = "=" if hole == "python" else ":"
+            before, after = self.form.quotes or ("", "")
+            if hole == "python":
+                words = " | ".join([f"{rule}j", *_python_words(types, schema)])
+                return [f"{rule}: {_quoted(name + sign)} ({words})", f"{rule}j: {_json(schema)}"]
+            if not before or types != {"string"}:
+                return [f"{rule}: {_quoted(name + sign)} {rule}v", f"{rule}v: {_json(schema)}"]
+            text, rules = self._quoted_text(f"{rule}v", schema, after)
+            return [f"{rule}: {_quoted(name + sign)} {self._text(before)} {text}", *rules]
+        parts = holes_of(self.form.argument)
+        kinds = {"key": name, "string": str(types == {"string"}).lower(), "type": (sorted(types) or ["string"])[0]}
+        before, after = self.form.quotes or ("", "")
+        is_text = "string" in types or not types
+        before, after = (before, after) if is_text else ("", "")
+        texts = [
+            _quoted(kinds[part]) if at % 2 and part in kinds else self._text(part) for at, part in enumerate(parts)
+        ]
+        at = parts.index("value")
+        if not is_text:
+            texts[at] = f"{rule}v"
+            return [f"{rule}: {' '.join(text for text in texts if text)}", f"{rule}v: {_json(schema)}"]
+        value, rules = self._quoted_text(f"{rule}v", schema if types == {"string"} else {}, after + parts[at + 1])
+        head = [*texts[:at], self._text(before)]
+        texts = [*head, value, *texts[at + 2 :]]
+        return [f"{rule}: {' '.join(text for text in texts if text)}", *rules]
+
+    def _quoted_text(self, rule: str, schema: Any, end: str) -> tuple[str, list[str]]:
+        """What stands for a text and its `end`, and the rules of that: one of the texts of its enum, or any."""
+        constants = [schema["const"]] if isinstance(schema, Mapping) and "const" in schema else []
+        values = constants or (schema.get("enum") if isinstance(schema, Mapping) else None) or ()
+        if values:
+            return f"({' | '.join(_quoted(str(value)) for value in values)}) {self._text(end)}", []
+        mark = _TOKEN.search(end)
+        rules = [f"{rule}[lazy]: /(.|\n)*/ {_quoted(end)}"]
+        special = [] if mark is None else _special(mark[0], self.encode, f"{rule}s: {rule.upper()}T {{}} ")
+        if mark is None or not special:
+            return rule, rules
+        rest = self._text(end[mark.end() :])
+        return f"({rule} | {rule}s {rest})", [*rules, *special, f"{rule.upper()}T: /(.|\n)*/"]
+
+    def _free(self, rule: str, hole: str) -> list[str]:
+        """The rules of arguments that no schema names."""
+        key = "KEY: /[A-Za-z_][A-Za-z0-9_.-]*/"
+        if hole != "tags":
+            sign, comma = ("=", ", ") if hole == "python" else (":", ",")
+            pair = f'{rule}x: KEY "{sign}" {rule}v'
+            return [f'{rule}: ({rule}x ("{comma}" {rule}x)*)?', pair, f"{rule}v: {_json({})}", f"{rule.upper()}{key}"]
+        parts = holes_of(self.form.argument)
+        kinds = {"key": f"{rule.upper()}KEY", "string": '"false"', "type": '"object"'}
+        texts = [kinds[part] if at % 2 and part in kinds else self._text(part) for at, part in enumerate(parts)]
+        texts[parts.index("value")] = f"{rule}v"
+        names = " ".join(text for text in texts if text)
+        return [f"{rule}: {rule}x*", f"{rule}x: {names}", f"{rule}v: {_json({})}", f"{rule.upper()}{key}"]
+
+    def _text(self, text: str) -> str:
+        """A literal, each mark in it as characters or as the token that it is in this vocabulary."""
+        pieces = [piece for piece in _TOKEN.split(text) if piece]
+        return " ".join(_mark(piece, self.encode) if _TOKEN.fullmatch(piece) else _quoted(piece) for piece in pieces)
+
+
+_TOKEN = re.compile(r"(<[^<>\s]+>|\[[A-Z_]{2,}\])")
+"""Texts that are one token in some vocabularies."""
+
+
+def _sequence(rule: str, names: Sequence[tuple[str, bool]], comma: str) -> list[str]:
+    """`rule`: the rules of `names` in their order, with commas; those that are not required may be left out."""
+    if not comma or not names:
+        return [f"{rule}: " + (" ".join(name if needed else f"{name}?" for name, needed in names) or '""')]
+    rules = []
+    for number, (name, needed) in enumerate(names):
+        first, later = (f"{rule}{kind}{number + 1}" if number + 1 < len(names) else '""' for kind in ("f", "m"))
+        rules.append(f"{rule}f{number}: {name} {later}" + ("" if needed else f" | {first}"))
+        rules.append(f'{rule}m{number}: "{comma}" {name} {later}' + ("" if needed else f" | {later}"))
+    return [f"{rule}: {rule}f0", *rules]
+
+
+def _python_words(types: Collection[str], schema: Any) -> list[str]:
+    """Values that Python writes in another way than JSON."""
+    texts = schema.get("enum", [schema["const"]] if "const" in schema else ()) if isinstance(schema, Mapping) else ()
+    words = [_quoted(repr(text)) for text in texts if isinstance(text, str)]
+    words += ["/'([^'\\\\]|\\\\.)*'/"] if "string" in types and not texts and not _is_shaped(schema) else []
+    words += ['"True"', '"False"'] if "boolean" in types and not texts else []
+    return words + (['"None"'] if "null" in types and not texts else [])
+
+
+def _is_shaped(schema: Any) -> bool:
+    """Whether a schema wants texts of a form or a length."""
+    names = ("pattern", "format", "minLength", "maxLength")
+    return isinstance(schema, Mapping) and "string" in types_of(schema) and any(name in schema for name in names)
 
 
 def _join(*rules: str) -> str:
@@ -180,21 +338,28 @@ def _mark(mark: str, encode: Callable[[str], tuple[int, ...]]) -> str:
     return "(" + " | ".join([_quoted(mark), *_special(mark, encode, "{}")]) + ")"
 
 
-def _call(function: Mapping[str, Any], arguments: str, root: str) -> dict[str, Any]:
-    """The schema of one call, which stands at `root` of the whole; arguments that a function does not name are none.
+def _held(function: Mapping[str, Any]) -> dict[str, Any]:
+    """A function with the schema that its arguments are held to: those that it does not name are none.
 
     Where its schema is made of others, those name them.
     """
     own = function.get("parameters") or {"type": "object", "properties": {}}
-    place = f"tools: the parameters of {function['name']}"
-    schema = _holdable({**({} if _names_others(own) else _CLOSED), **own}, bool(function.get("strict")), place)
+    schema = {**({} if _names_others(own) else _CLOSED), **own}
+    return {**function, "parameters": _holdable(schema, bool(function.get("strict")), _place(function))}
+
+
+def _place(function: Mapping[str, Any]) -> str:
+    return f"tools: the parameters of {function['name']}"
+
+
+def _call(function: Mapping[str, Any], fields: tuple[str, str], root: str) -> dict[str, Any]:
+    """The schema of one call, which stands at `root` of the whole."""
+    name, arguments = fields if fields[0] else ("", function["name"])
+    constant = {name: {"const": function["name"]}} if name else {}
     return {
         "type": "object",
-        "properties": {
-            "name": {"const": function["name"]},
-            arguments: _moved(schema, f"{root}/properties/{arguments}"),
-        },
-        "required": ["name", arguments],
+        "properties": {**constant, arguments: _moved(function["parameters"], f"{root}/properties/{arguments}")},
+        "required": [*constant, arguments],
         "additionalProperties": False,
     }
 
@@ -379,14 +544,18 @@ def _at(schema: Any, ref: str) -> Any:
 class FormReader:
     """How answers that may be calls or JSON are read and grouped: by their values, words as answers of kind `words`.
 
-    Implements `ttc.core.AnswerReader`.
+    Implements `ttc.core.AnswerReader`. Calls are in the format `form`, and of `tools`.
     """
 
     words: str
+    form: ToolFormat | None = None
+    tools: Tools = ()
 
     def final(self, text: str) -> str | None:
         """The calls or the JSON in one spelling, the final answer of words, or else the words themselves."""
-        return same_form(text) or kind_of(self.words).final(text) or text.strip() or None
+        calls = self.form.read(text, self.tools)[1] if self.form is not None and self.tools else ()
+        values = [f'{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}' for call in calls]
+        return same_form("; ".join(values) or text) or kind_of(self.words).final(text) or text.strip() or None
 
     def key(self, final: str) -> str:
         """The class that a final answer votes in."""

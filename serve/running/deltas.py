@@ -125,12 +125,16 @@ class Deltas:
         control: Thinking,
         stop: Sequence[str],
         strip: bool,
+        waits: Callable[[str], bool] | None = None,
     ) -> None:
-        """`strip` leaves out white space before the first word of each text; `stop` strings end the answer."""
+        """`strip` leaves out white space before the first word of each text; `stop` strings end the answer.
+
+        An answer for whose beginning `waits` says so is held back until it is whole.
+        """
         self._decode, self._capabilities, self._control = decode, capabilities, control
         self._thinking, self._answer = _Part(thinking), _Part(answer)
         self._texts = {True: _Text(decode), False: _Text(decode)}
-        self._stop, self._strip = tuple(stop), strip
+        self._stop, self._strip, self._waits = tuple(stop), strip, waits
         self._held, self._stopped, self._lead, self._has_words = "", False, strip, False
         self._markers: Markers | None = None
         self._num_marks = 0
@@ -179,6 +183,12 @@ class Deltas:
 
     def _until_stop(self, text: str) -> None:
         """Send text up to a stop string; hold back what may become one."""
+        if self._waits is not None:
+            text, self._held = self._held + text, ""
+            if self._waits(text):
+                self._held = text
+                return
+            self._waits = None
         if not self._stop:
             self._show(self._answer, text)
             return

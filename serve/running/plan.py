@@ -247,7 +247,7 @@ async def make_plan(
         budget=budget,
         seed=secrets.randbits(SEED_BITS) if wish.seed is None else wish.seed,
         answer_kind=kind,
-        answers=FormReader(kind) if form is not None and form.held else kind_of(kind),
+        answers=FormReader(kind, model.tools, form.offer) if form is not None and form.held else kind_of(kind),
         progress=wish.progress or "off",
         prompts=prompts,
         sequences=width * request.num_replies,

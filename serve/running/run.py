@@ -148,8 +148,6 @@ def _deltas(plan: RequestPlan, index: int, emit: Emit) -> Deltas:
     request, engine = plan.request, plan.model.engine
     form = plan.model.tools if request.form is not None and request.form.offer else None
     is_json = plan.model.tools is not None and request.form is not None and request.form.schema is not None
-    # Without a trigger only the whole answer tells whether it is a call.
-    waits = _in_pieces(request) or (form is not None and not form.trigger)
 
     def write_thinking(text: str) -> None:
         if request.thinking.show:
@@ -159,10 +157,11 @@ def _deltas(plan: RequestPlan, index: int, emit: Emit) -> Deltas:
         engine.decode,
         engine.capabilities,
         write_thinking,
-        (lambda text: None) if waits else (lambda text: emit(events.AnswerDelta(index, text))),
+        (lambda text: None) if _in_pieces(request) else (lambda text: emit(events.AnswerDelta(index, text))),
         control=plan.settled.control,
-        stop=(*([] if is_json else request.sampling.stop), *([form.trigger] if form and form.trigger else [])),
+        stop=(*([] if is_json else request.sampling.stop), *(form.marks if form else ())),
         strip=_strips(request),
+        waits=form.may_begin if form and not form.trigger else None,  # only the whole answer tells whether it calls
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier
 from tests.evals.test_run import SETTINGS, items, solve_problem
 from ttc import records as store
-from ttc.core import Answer, Problem, Record
+from ttc.core import Answer, Event, Problem, Record
 from ttc.errors import EngineError
 
 
@@ -61,6 +62,16 @@ def test_summary_and_page_are_the_same_from_the_folder_as_from_memory(folder: Pa
     assert entry == summarise(list(records), SETTINGS) and entry["curve"]
     (one,) = read_runs([{**entry, "model": "m", "records": "."}])
     assert group_data([one], {one.key: records}) == group_data([one], {one.key: list(records)})
+
+
+def test_a_row_is_named_by_what_its_strategy_chose_by_the_model(folder: Path) -> None:
+    async def chooses(problem: Problem) -> Answer:
+        event = Event("setting", (), {"markup": "template", "calls": "glm"})
+        return replace(await solve_problem(problem), trace=(event,))
+
+    entry = summarise(run(folder, chooses, 3), {**SETTINGS, "settings": {"max_calls": 2}})
+    (one,) = read_runs([{**entry, "model": "m", "records": "."}])
+    assert one.label.endswith("max_calls=2, markup=template, calls=glm")
 
 
 def test_a_page_lists_no_more_problems_than_it_can_hold_and_says_how_many_there_are(

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests import qwen_like
-from ttc.core import Answer, Capabilities, Message, Problem, Prompt, Sampling, Tools
+from ttc.core import Answer, Capabilities, Message, Problem, Prompt, Sampling, ToolCall, Tools
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.wrapped import text_markers
 from ttc.errors import ConfigError
 from ttc.session.solve import solve
 from ttc.strategies.tools import tools
+from ttc.toolformats import TOOL_FORMATS
 
 PROBLEM = Problem("p", (Message("user", "How much is 12*3+1?"),), "exact")
 
@@ -159,18 +161,36 @@ def real(name: str) -> str:
     return (Path(spec.origin).parent / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
 
 
-OWN = dict.fromkeys(("qwen2_5", "qwen3", "qwen3_instruct_2507", "llama3_1", "llama3_2"), "template")
-OTHER = dict.fromkeys(("glm4moe", "gptoss", "lfm2", "gemma3", "phi3", "qwen3_6", "deepseek_r1_distill"), "tags")
+OWN = dict.fromkeys(("qwen2_5", "qwen3", "qwen3_instruct_2507"), "hermes")
+OWN |= dict.fromkeys(("qwen3_5_think", "qwen3_6", "nemotron_3_nano"), "qwen3_coder")
+OWN |= {"llama3_1": "llama3", "llama3_2": "llama3", "glm4moe": "glm", "gptoss": "harmony"}
+OWN |= {"lfm2_2_5": "lfm2", "gemma4": "gemma4"}
+OTHER = dict.fromkeys(("gemma3", "phi3", "deepseek_r1_distill", "muse_glimmer"), "")
 
 
-@pytest.mark.parametrize(("name", "markup"), (OWN | OTHER).items())
+@pytest.mark.parametrize(("name", "form"), (OWN | OTHER).items())
 def test_the_models_own_form_is_taken_where_its_template_has_one_that_is_read_here(
-    name: str, markup: str, tmp_path: Path
+    name: str, form: str, tmp_path: Path
 ) -> None:
     engine = Templated(tmp_path, real(name), ["37"])
     answer = played(engine, markup="auto")
-    assert [event.data for event in answer.trace if event.kind == "note"] == [{"markup": markup}]
-    assert ("<calculator>" in engine.asked[0]) == (markup == "tags") and "exact value" in engine.asked[0]
+    expected = {"markup": "template", "calls": form} if form else {"markup": "tags"}
+    assert [event.data for event in answer.trace if event.kind == "setting"] == [expected]
+    assert ("<calculator>" in engine.asked[0]) == (not form) and "exact value" in engine.asked[0]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_call_in_a_models_own_form_is_run_and_its_result_shown(name: str, tmp_path: Path) -> None:
+    call = TOOL_FORMATS[OWN[name]].write([ToolCall("calculator", '{"input": "12*3"}')])
+    engine = Templated(tmp_path, real(name), [])
+    marks = {mark: getattr(engine.text, mark) for mark in ("think_open", "think_close", "think_texts")}
+    engine._capabilities = replace(engine.capabilities, **marks)
+    thought = "so</think>" if engine.render(PROBLEM.messages, None).text.rstrip().endswith("<think>") else ""
+    engine.said = [thought + call, thought + "37"]
+    answer = played(engine, markup="auto")
+    assert results(answer) == ["36"] and answer.final == "37"
+    added = engine.asked[1].removeprefix(engine.asked[0])
+    assert added.startswith(thought + call) and "36" in added.removeprefix(thought + call)
 
 
 @pytest.mark.parametrize(("template", "markup"), [(SMOLLM3, "template"), (MISTRAL, "template"), (CHATML, "tags")])
@@ -181,8 +201,18 @@ def test_a_template_that_only_tells_how_calls_are_written_is_believed(
         tmp_path, template, [block(CALL) if markup == "template" and template is SMOLLM3 else "37", "37"]
     )
     answer = played(engine, markup="auto")
-    assert {"markup": markup} in [event.data for event in answer.trace]
+    assert markup in [event.data.get("markup") for event in answer.trace]
     assert results(answer) == (["36"] if template is SMOLLM3 else [])
+
+
+def test_gpt_oss_calls_from_its_thoughts_and_answers_in_its_last_channel(tmp_path: Path) -> None:
+    thought = "<|channel|>analysis<|message|>so<|end|><|start|>assistant"
+    call = "<|channel|>commentary to=functions.calculator <|constrain|>json<|message|>"
+    said = [f'{thought}{call}{{"input": "12*3"}}', f"{thought}<|channel|>final<|message|>37"]
+    engine = Templated(tmp_path, real("gptoss"), said)
+    engine._capabilities = replace(engine.capabilities, think_texts=engine.text.think_texts)
+    answer = played(engine, markup="auto")
+    assert results(answer) == ["36"] and (answer.final, answer.text) == ("37", "37")
 
 
 def test_several_calls_are_answered_though_the_template_would_write_but_one(tmp_path: Path) -> None:
@@ -300,10 +330,9 @@ def test_without_instruction_the_functions_are_not_shown(tmp_path: Path) -> None
     assert "calculator" not in engine.asked[0]
 
 
-@pytest.mark.parametrize("name", ["glm4moe", "gptoss"])
-def test_a_form_that_is_not_read_here_is_refused_by_name(name: str, tmp_path: Path) -> None:
+def test_a_form_that_is_not_read_here_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"markup=template: .* form that cannot be read: use markup=tags"):
-        played(Templated(tmp_path, real(name), ["37"]))
+        played(Templated(tmp_path, real("muse_glimmer"), ["37"]))
 
 
 def test_a_template_whose_calls_cannot_be_read_or_whose_turns_do_not_end_is_named_with_what_to_use(

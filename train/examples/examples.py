@@ -20,7 +20,6 @@ prompt and continuation, both learnt; the prompt is what a task renders.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -144,10 +143,7 @@ def _said(row: Mapping[str, Any], at: int, text: Text, where: str) -> str:
     place, name = f"{where}: messages[{at}]: tool_calls", text.tool_format
     if name not in TOOL_FORMATS:
         raise RecordError(f"{place}: the chat template writes calls in a form that is not supported; leave them out")
-    form = TOOL_FORMATS[name]
-    calls = [{"name": call.name, form.arguments: json.loads(call.arguments)} for call in turn.calls]
-    parts = [json.dumps(part, ensure_ascii=False) for part in ([calls] if form.listed else calls)]
-    body = form.between.join(f"{form.opening}{part}{form.closing}" for part in parts)
+    body = TOOL_FORMATS[name].write(turn.calls)
     answer, thinking = thought_of(turn.content)
     whole = "\n".join([*([answer.strip()] if answer.strip() else []), body])
     if whole not in text.render(messages, mode, tools).text:

@@ -145,7 +145,7 @@ def _hermes(tools: Sequence[Tool]) -> Markup:
 
 
 def markup_for(session: Session, tools: Sequence[Tool], name: MarkupName) -> Markup:
-    """The markup called `name`; what `auto` chose stands in the trace.
+    """The markup called `name`; what `auto` chose, and the format of `template`, stand in the trace.
 
     Raises:
         ConfigError: `template`, where the model's chat template writes calls in a form that cannot be read.
@@ -155,13 +155,14 @@ def markup_for(session: Session, tools: Sequence[Tool], name: MarkupName) -> Mar
     from ttc.agents.template import TemplateMarkup
 
     template = TemplateMarkup(tuple(tools))
-    if name == "auto":
-        shows_none = session.tool_format in ("", PLAIN)
-        chosen = _tags(tools) if shows_none or template.doubt(session) else template
-        session.note("note", session.root, markup="template" if chosen is template else "tags")
-        return chosen
-    if doubt := template.doubt(session):
+    shows_none = name == "auto" and session.tool_format in ("", PLAIN)
+    doubt = "" if shows_none else template.doubt(session)
+    if doubt and name == "template":
         raise ConfigError(f"markup=template: {doubt}: use markup=tags or markup=hermes")
+    if shows_none or doubt:
+        session.note("setting", session.root, markup="tags")
+        return _tags(tools)
+    session.note("setting", session.root, markup="template", calls=session.tool_format)
     return template
 
 

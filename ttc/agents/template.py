@@ -3,19 +3,18 @@
 The template shows each tool as a function with one text argument, `input`. The model ends its turn after its calls, one
 or several; their results follow as turns of role `tool`, rendered by the template. To know what it writes between the
 end of the model's turn and its next one, a conversation of one call is rendered that ends with the results, and all
-from the end of the calling turn on is appended. Calls are read in the formats of `ttc.toolformats`; for
-a template without functions they are texts in the Hermes format. Cost: two renderings a turn with calls, and six a
-problem that find out whether calls can be read. Left out: calls held to a grammar, as the endpoint holds them; what a
-template drops of earlier turns (thoughts) stays here.
+from the end of the calling turn on is appended. Calls are read in the format of `ttc.toolformats` that this template
+has; for one without functions they are texts in the Hermes format. Cost: two renderings a turn with calls, and as many
+a problem. Left out: calls held to a grammar, as the endpoint holds them; what a template drops of earlier turns
+(thoughts) stays here.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import re
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ttc.agents.markup import Call, without_markers
@@ -23,11 +22,9 @@ from ttc.agents.tool import Tool, ToolFailure
 from ttc.core import Message, Prompt, ToolCall, ToolMessage
 from ttc.errors import ConfigError
 from ttc.session.session import Session
-from ttc.toolformats import TOOL_FORMATS, ToolFormat
+from ttc.toolformats import TOOL_FORMATS
 
 _PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
-_PROBE, _VALUE = "ttcprobe", "ttcvalue"
-"""A function and its argument, in words that no template has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +35,14 @@ class TemplateMarkup:
     stops: tuple[str, ...] = ()
 
     def doubt(self, session: Session) -> str:
-        """Why the calls of the model's own template cannot be used; "" where they can.
-
-        They can where it shows functions and writes a call as it is read here. Some templates show functions but write
-        no call (SmolLM3): what they tell the model decides.
-        """
-        model, form = session.capabilities.model, TOOL_FORMATS.get(session.tool_format)
-        if form is None:
-            return f"{model} has no chat template, or one whose calls cannot be read"
-        offer, call = (_function(_PROBE, "?"),), ToolCall(_PROBE, json.dumps({"input": _VALUE}), _number(0))
-        messages = (Message("user", "?"), ToolMessage("assistant", "", (call,)), ToolMessage("tool", "0", (), call.id))
+        """Why the calls of the model's own template cannot be used; "" where they can."""
+        if session.tool_format not in TOOL_FORMATS:
+            model = session.capabilities.model
+            return f"{model} has no chat template, or one that writes calls in a form that cannot be read"
         try:
-            question = session.ask(messages[:1], session.root, offer).text
-            dialogue = session.ask(messages, session.root, offer)
             self.write(session, ("0",))
         except ConfigError as exc:
             return str(exc)
-        example = next((turn for turn in _turns(session, dialogue.token_ids or ()) if _VALUE in turn), form.trigger)
-        starts = (match.start() for match in re.finditer(re.escape(form.trigger or "{"), example))
-        is_read = any(form.read(example[at:])[1] == (replace(call, id=""),) for at in starts)
-        if _PROBE not in question or not (
-            is_read or (form.trigger and example == form.trigger and example in question)
-        ):
-            return f"the chat template of {model} shows no functions, or writes calls in a form that cannot be read"
         return ""
 
     def ask(self, session: Session, *, instruct: bool) -> Prompt:
@@ -71,11 +53,10 @@ class TemplateMarkup:
         """See `Markup`; what a thought contains is no call."""
         form = TOOL_FORMATS[session.tool_format]
         answer = turn.rpartition(close)[2] if (close := _close(session)) else turn
-        _, calls = form.read(answer)
+        _, calls = form.read(answer, self._functions())
         names = {tool.name for tool in self.tools}
-        if not calls and (form.trigger in answer if form.trigger else _begins_call(answer, form, names)):
-            shape = f'{{"name": NAME, "{form.arguments}": {{"input": TEXT}}}}'
-            raise ToolFailure(f"a call is {shape} as JSON, and nothing follows it")
+        if not calls and form.begins(answer, names):
+            raise ToolFailure(f"a call is {form.shape}, and nothing follows it")
         if not form.trigger and not all(call.name in names for call in calls):
             return ()  # an answer in JSON
         return tuple(_call(call) for call in calls)
@@ -122,19 +103,6 @@ def _function(name: str, about: str) -> dict[str, Any]:
 def _number(at: int) -> str:
     """The id of a call; Mistral's template wants nine characters."""
     return f"call{at:05d}"
-
-
-def _turns(session: Session, ids: Sequence[int]) -> list[str]:
-    """The texts of `ids` that an end of sequence ends."""
-    ends = frozenset(session.capabilities.eos_ids)
-    places = [at for at, token in enumerate(ids) if token in ends]
-    return [session.decode(ids[start:end]) for start, end in zip([0, *(at + 1 for at in places)], places, strict=False)]
-
-
-def _begins_call(answer: str, form: ToolFormat, names: Collection[str]) -> bool:
-    """Whether an answer without a mark of calls begins as a call of one of `names`."""
-    match = re.match(r'\{\s*"name"\s*:\s*"([^"]*)"', answer.strip().removeprefix(form.prefix).lstrip())
-    return match is not None and match[1] in names
 
 
 def _close(session: Session) -> str:

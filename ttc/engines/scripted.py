@@ -29,7 +29,7 @@ from ttc.core import (
 )
 from ttc.errors import ConfigError, PromptTooLong
 from ttc.seeds import derive
-from ttc.toolformats import PLAIN, plain_turns, turn_of
+from ttc.toolformats import PLAIN, plain_turns, turns_of
 
 THINK_OPEN, THINK_CLOSE, EOS = 0x110000, 0x110001, 0x110002
 _MARKERS = {"<think>": THINK_OPEN, "</think>": THINK_CLOSE, "<eos>": EOS}
@@ -127,7 +127,7 @@ class ScriptedEngine:
 
     def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:
         """The same with functions, calls and results as text in the Hermes format; `<eos>` ends the model's turns."""
-        turns = plain_turns([turn_of(message) for message in messages], tools)
+        turns = plain_turns(turns_of(messages), tools)
         ends = ("<eos>\n" if turn["role"] == "assistant" else "\n" for turn in turns)
         texts = (f"{turn['role']}: {turn['content']}" for turn in turns)
         return self._rendered(list(zip(texts, ends, strict=True)), messages, thinking)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,12 @@ from ttc.core import (
     Prompt,
     TextMarker,
     ThinkState,
+    ToolMessage,
     Tools,
 )
 from ttc.errors import ConfigError, missing_extra
 from ttc.session.thinking import default_handover
-from ttc.toolformats import plain_turns, shows_tools, texts_of, tool_format_of, turn_of
+from ttc.toolformats import PLAIN, Writing, plain_turns, shows_tools, texts_of, turns_of, writing_of
 
 MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
 """Marker pairs that models are trained with."""
@@ -130,8 +131,15 @@ class Text:
 
     @property
     def tool_format(self) -> str:
-        """The format in which the template tells the model to write calls; "" if it is not supported here."""
-        return tool_format_of(template_of(self._tokenizer, tools=True))
+        """The format in which the template writes calls; "" if it is not supported here."""
+        return self._writing.name
+
+    @cached_property
+    def _writing(self) -> Writing:
+        def render(turns: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> str:
+            return self._applied([dict(turn) for turn in turns], {"tools": list(tools)}, add_generation_prompt=False)
+
+        return writing_of(template_of(self._tokenizer, tools=True), self._control, render)
 
     def render(self, messages: Sequence[Message], thinking: bool | None, tools: Tools = ()) -> Prompt:
         """Apply the chat template. Raises ConfigError when the model has none or refuses the messages."""
@@ -142,7 +150,7 @@ class Text:
             )
         turns, offer, spelled = self._spelled(messages, tools)
         options: dict[str, Any] = {} if thinking is None else dict.fromkeys(SWITCHES, thinking)
-        if shows_tools(template_of(self._tokenizer, tools=bool(offer))):
+        if self._tells_calls(messages, offer):
             options |= {"tools": offer} if offer else {}
         else:
             turns = plain_turns(turns, offer)
@@ -161,6 +169,12 @@ class Text:
             messages=tuple(messages),
             think_state=state,
         )
+
+    def _tells_calls(self, messages: Sequence[Message], offer: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether the template itself shows the functions, calls and results of a conversation, if there are any."""
+        if not offer and not any(isinstance(message, ToolMessage) for message in messages):
+            return True
+        return shows_tools(template_of(self._tokenizer, tools=bool(offer))) and self._writing.name != PLAIN
 
     def _applied(self, turns: list[dict[str, Any]], options: Mapping[str, Any], *, add_generation_prompt: bool) -> str:
         """The conversation as text, optionally with the generation prompt."""
@@ -192,7 +206,7 @@ class Text:
         offer = json.dumps(list(tools), ensure_ascii=False)
         texts = [offer, *(text for message in messages for text in texts_of(message))]
         if not any(token in text for text in texts for token in self._control):
-            return [turn_of(message) for message in messages], list(tools), {}
+            return self._turns(messages, str), list(tools), {}
 
         def spell(text: str) -> str:
             text = re.sub(_STANDS, "", text)  # user text must not contain placeholders either
@@ -200,11 +214,16 @@ class Text:
                 text = text.replace(token, stand_in)
             return text
 
-        turns = []
-        for message in messages:
-            head = self._thought(message.content) if message.role == "assistant" else ""
-            turns.append(turn_of(message, spell) | {"content": head + spell(message.content[len(head) :])})
+        turns = self._turns(messages, spell)
+        for turn, message in zip(turns, messages, strict=True):
+            if message.role == "assistant" and (head := self._thought(message.content)):
+                turn["content"] = head + turn["content"][len(spell(head)) :]
         return turns, json.loads(spell(offer)), {stand_in: token for token, stand_in in stand_ins.items()}
+
+    def _turns(self, messages: Sequence[Message], spell: Callable[[str], str]) -> list[dict[str, Any]]:
+        """`messages` as this model's template expects them."""
+        has_calls = any(isinstance(message, ToolMessage) and message.calls for message in messages)
+        return turns_of(messages, spell, self._writing if has_calls else None)
 
     def _thought(self, text: str) -> str:
         """The thought at the start of a turn, markers included; "" without one."""
@@ -293,7 +312,9 @@ def _probe(tokenizer: Any, roles: Sequence[str], listed: Sequence[str]) -> str:
 def in_parts(turns: Iterable[Mapping[str, Any]], roles: Collection[str]) -> list[dict[str, Any]]:
     """`turns`, with the contents of `roles` as the list of parts that transformers expects."""
     return [
-        {**turn, "content": [{"type": "text", "text": turn["content"]}]} if turn["role"] in roles else dict(turn)
+        {**turn, "content": [{"type": "text", "text": turn["content"]}]}
+        if turn["role"] in roles and turn["content"] is not None
+        else dict(turn)
         for turn in turns
     ]
 
