@@ -25,7 +25,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from shutil import copy
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -63,23 +62,36 @@ Where a family mixes kinds of layers, the small model has one of each.
 LATENT: Mapping[str, Any] = {"num_key_value_heads": 4, "head_dim": 8}
 """Of families with latent attention: as many key heads as query heads; `head_dim` is the rotated part's."""
 
+_STATES: Mapping[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_chunk_size": 32}
+_LINEAR: Mapping[str, Any] = {"layer_types": ["linear_attention", "full_attention"]}
 _SHARING: Mapping[str, Any] = {
     **{"num_hidden_layers": 4, "num_kv_shared_layers": 2, "intermediate_size": 96},
     **{"layer_types": ["sliding_attention", "full_attention"] * 2, "activation_sparsity_pattern": [0.0] * 4},
 }
-_CONVOLVING: Mapping[str, Any] = {"layer_types": ["conv", "full_attention"]}
 KINDS: Mapping[str, Mapping[str, Any]] = {
-    **{"lfm2": _CONVOLVING, "lfm2_moe": _CONVOLVING, "gemma3n": _SHARING, "gemma3n_text": _SHARING},
-    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
-    "bamba": {"attn_layer_indices": [1]},
+    "bamba": {**_STATES, "attn_layer_indices": [1]},
+    "falcon_h1": {**_STATES, "mamba_d_ssm": 128, "lm_head_multiplier": 0.5},
+    "gemma3n": _SHARING,
+    "gemma3n_text": _SHARING,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 48},
+    "granitemoehybrid": {**_STATES, **_LINEAR},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "mamba2": {"num_heads": 8, "head_dim": 16},
-    "zamba": {"layers_block_type": ["mamba", "hybrid"]},
-    "zamba2": {"layers_block_type": ["mamba", "hybrid"]},
-    "kimi_linear": {"num_experts_per_token": 2},
-    "zaya": {"num_experts_per_tok": 1},
-}
-"""Settings of single families, so that a small model of each holds every kind of layer."""
+    "kimi_linear": {**_LINEAR, "num_experts_per_token": 2},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
+    "mamba2": {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "chunk_size": 32},
+    "nemotron_h": {
+        "mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1, "chunk_size": 32
+    },
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 64, "attention_window_size": 48},
+    "zamba": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"]},
+    "zamba2": {
+        "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
+        "n_mamba_heads": 4, "mamba_headdim": 32, "mamba_d_state": 16, "chunk_size": 32,
+    },
+    "zaya": {"num_experts_per_tok": 1, "layer_types": ["hybrid", "hybrid"]},
+}  # fmt: skip
+"""Settings of single families, most of them so that a small model holds every kind of layer."""
 
 
 class Difference(NamedTuple):
@@ -100,15 +112,15 @@ def fitted(names: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     return sizes | parts
 
 
-def tiny(family: str, folder: Path, own: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """A random model of a family, saved with the tokenizer of the packaged teacher; `own` are sizes of its own."""
+def tiny(family: str, folder: Path) -> Any:
+    """A random model of a family, saved with the tokenizer of the packaged teacher."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     kind = CONFIG_MAPPING[family]
     names = kind().to_dict()
     teacher = generator_folder(None)
     vocab = json.loads((teacher / "config.json").read_text("utf-8"))["vocab_size"]
-    config = kind(**{**fitted(names, vocab), **KINDS.get(family, {}), **own})
+    config = kind(**{**fitted(names, vocab), **KINDS.get(family, {})})
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():

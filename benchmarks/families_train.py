@@ -53,37 +53,6 @@ from ttc.errors import ConfigError
 CLOSE = 1e-3
 PROMPTS, ANSWERS = (60, 5), (40, 3, 17)
 PACKED, BETA, PAD = 192, 0.1, 2
-_STATES: Mapping[str, Any] = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 16, "mamba_chunk_size": 32}
-_LINEAR = {"layer_types": ["linear_attention", "full_attention"]}
-_SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
-MIXED: Mapping[str, Mapping[str, Any]] = {
-    "bamba": {**_STATES, "attn_layer_indices": [1]},
-    "cohere2": _SLIDING,
-    "falcon_h1": {**_STATES, "mamba_d_ssm": 128, "lm_head_multiplier": 0.5},
-    "gemma3_text": _SLIDING,
-    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 48},
-    "granitemoehybrid": {**_STATES, **_LINEAR},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
-    "kimi_linear": {**_LINEAR, "num_experts_per_token": 2},
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
-    "mamba2": {"num_heads": 4, "head_dim": 32, "state_size": 16, "n_groups": 1, "chunk_size": 32},
-    "nemotron_h": {
-        "mamba_num_heads": 4, "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 1, "chunk_size": 32
-    },
-    "qwen3_5_moe_text": _LINEAR,
-    "qwen3_5_text": _LINEAR,
-    "qwen3_next": _LINEAR,
-    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 64, "attention_window_size": 48},
-    "zamba": {"num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"]},
-    "zamba2": {
-        "num_hidden_layers": 3, "layers_block_type": ["linear_attention", "hybrid", "linear_attention"],
-        "n_mamba_heads": 4, "mamba_headdim": 32, "mamba_d_state": 16, "chunk_size": 32,
-    },
-    "zaya": {"num_experts_per_tok": 1, "layer_types": ["hybrid", "hybrid"]},
-}  # fmt: skip
-"""Sizes of a family's own, most of them so that layers of every kind are there."""
-
 QUIET = {"diffllama"}
 """Families whose configuration takes no dropout."""
 
@@ -219,7 +188,7 @@ def row(family: str, scratch: Path) -> dict[str, Any]:
 
     folder = scratch / family
     try:
-        tiny(family, folder, MIXED.get(family, {}))
+        tiny(family, folder)
         if family not in QUIET:
             noisy(folder / "config.json")
         plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
