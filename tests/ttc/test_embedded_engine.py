@@ -119,10 +119,10 @@ def test_rendering_knows_whether_the_think_block_is_open(engine) -> None:
     assert engine.decode(prompt.token_ids) == prompt.text and prompt.rendered_len == len(prompt.token_ids)
 
 
-def greedy_of_transformers(folder, prompt: Prompt, **settings: float) -> tuple[int, ...]:
+def greedy_of_transformers(folder, prompt: Prompt, kind: Any = None, **settings: float) -> tuple[int, ...]:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = (kind or AutoModelForCausalLM).from_pretrained(folder, dtype=torch.float32).eval()
     with torch.inference_mode():
         ids = torch.tensor([prompt.token_ids])
         ones = torch.ones_like(ids)
@@ -969,8 +969,8 @@ def test_what_transformers_cannot_load_is_told_in_a_line(folder, tmp_path) -> No
     (tmp_path / "model.safetensors").write_bytes(b"something else")
     with pytest.raises(ConfigError, match=r"transformers cannot load a gpt2 model here: .*header"):
         embedded(str(tmp_path))
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llava"}))
-    with pytest.raises(ConfigError, match=r"cannot load a llava model here: Unrecognized.* \.\.\.$") as caught:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "clip"}))
+    with pytest.raises(ConfigError, match=r"cannot load a clip model here: Unrecognized.* \.\.\.$") as caught:
         embedded(str(tmp_path))
     assert len(str(caught.value)) < 500
     (tmp_path / "config.json").write_text(json.dumps(config | {"rope_parameters": {"rope_type": "linear"}}))
@@ -1052,6 +1052,17 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
         await engine.close()
 
     asyncio.run(go())
+
+
+def test_a_model_that_also_reads_images_answers_texts(tmp_path) -> None:
+    from transformers import AutoModelForImageTextToText
+
+    vision = {"model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tiny_model.build_seeing(tmp_path, "mistral3", "mistral", vision | {"image_size": 28, "intermediate_size": 16})
+    engine = embedded(str(tmp_path), dtype="float32", device="cpu")
+    prompt = ask(engine, "What is it?")
+    assert greedy_draws(engine, prompt) == {greedy_of_transformers(tmp_path, prompt, AutoModelForImageTextToText)}
+    asyncio.run(engine.close())
 
 
 def test_a_model_that_takes_padding_for_places_is_refused(tmp_path) -> None:

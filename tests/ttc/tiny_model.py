@@ -28,12 +28,25 @@ SMALL: dict[str, Any] = {
 
 def build(folder: Path, family: str = "qwen3", **changes: Any) -> Path:
     """Write a model folder; `changes` go to the configuration."""
-    import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    return _write(folder, AutoModelForCausalLM, AutoConfig.for_model(family, **{**SMALL, **changes}))
+
+
+def build_seeing(folder: Path, family: str, text_family: str, vision: dict[str, Any]) -> Path:
+    """Write the folder of a model that also reads images; `vision` configures what reads them."""
+    from transformers import AutoConfig, AutoModelForImageTextToText
+
+    text = AutoConfig.for_model(text_family, **SMALL)
+    config = AutoConfig.for_model(family, text_config=text.to_dict(), vision_config=vision)
+    return _write(folder, AutoModelForImageTextToText, config)
+
+
+def _write(folder: Path, kind: Any, config: Any) -> Path:
+    import torch
+
     torch.manual_seed(7)
-    config = AutoConfig.for_model(family, **{**SMALL, **changes})
-    model = AutoModelForCausalLM.from_config(config)
+    model = kind.from_config(config)
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.2)

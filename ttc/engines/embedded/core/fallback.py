@@ -255,17 +255,14 @@ def _steady(text: Any) -> int | None:
 def load_fallback(
     folder: Path, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, max_context: int | None
 ) -> FallbackBody:
-    """Load any causal language model folder through transformers.
+    """Load any causal language model folder through transformers, or the text part of one that also reads images.
 
     Raises:
         ConfigError: transformers cannot load it, some weights are missing, its cache is of an unknown kind, or
             its results depend on the lengths of other rows.
     """
-    from transformers import AutoModelForCausalLM
-
-    load = AutoModelForCausalLM.from_pretrained
     try:
-        options = attention_options(folder)
+        load, options = _model_class(str(config["model_type"])).from_pretrained, attention_options(folder)
         module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True, **options))
     except Exception as exc:  # safetensors and huggingface_hub raise bare exceptions
         words = shorten(str(exc), MAX_WORDS, placeholder=" ...")  # some errors list every known architecture
@@ -298,6 +295,18 @@ def load_fallback(
     return body
 
 
+def _model_class(family: str) -> Any:
+    """Transformers' class of a family: one that also reads images where there is none for text alone."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    )
+
+    sees = family in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return AutoModelForImageTextToText if sees else AutoModelForCausalLM
+
+
 def _longest(folder: Path, text: Any, max_context: int | None) -> int:
     """The longest text that can be read; warns if that is shorter than the model's own limit and the requested one."""
     most = int(getattr(text, "max_position_embeddings", 2048))
@@ -314,9 +323,9 @@ def _longest(folder: Path, text: Any, max_context: int | None) -> int:
 
 def _measure(module: Any, layout: CacheLayout, max_context: int) -> _MeasuredDims:
     """Model dimensions from the config and from the layout of the cache; only layers that attend count as layers."""
-    text = module.config.get_text_config()
-    matrices = sum(p.numel() for name, p in module.named_parameters() if p.ndim > 1 and "embed" not in name)
-    head = 0 if any("lm_head" in name for name, _ in module.named_parameters()) else text.vocab_size * text.hidden_size
+    text, decoder = module.config.get_text_config(), module.get_decoder()
+    tables = {id(part.weight) for part in decoder.modules() if isinstance(part, torch.nn.Embedding)}
+    matrices = sum(p.numel() for p in decoder.parameters() if p.ndim > 1 and id(p) not in tables)
     return _MeasuredDims(
         hidden=text.hidden_size,
         num_layers=layout.num_attending,
@@ -326,11 +335,11 @@ def _measure(module: Any, layout: CacheLayout, max_context: int) -> _MeasuredDim
         intermediate=getattr(text, "intermediate_size", 0),
         vocab=text.vocab_size,
         eps=0.0,
-        tied=head > 0,
+        tied=not any("lm_head" in name for name, _ in module.named_parameters()),
         qk_norm=False,
         max_context=max_context,
         rope_theta=0.0,
         rope={},
-        num_params=matrices + head,
+        num_params=matrices + text.vocab_size * text.hidden_size,
         width=layout.width,
     )
