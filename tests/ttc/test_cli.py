@@ -167,13 +167,6 @@ def test_bad_input_is_one_line_with_the_nearest_name_and_exit_code_2(
     assert captured.out == ""
 
 
-def test_bad_input_is_refused_before_torch_is_loaded() -> None:
-    code = "import sys; from ttc.cli.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
-    for arguments in (["solve", "1", "--strategy", "nope"], ["solve", "1", "--strategy", "tree", "--set", "x=1"]):
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == "False"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -303,15 +296,6 @@ def test_an_output_below_a_file_is_refused_before_work(
 def test_a_budget_that_ends_an_answer_is_what_to_raise(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(solve(table, "--budget", "tokens=5")) == 3
     assert "raise --budget; stopped: budget" in capsys.readouterr().err
-
-
-def test_a_recipe_with_an_unknown_key_names_the_nearest(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = tmp_path / "recipe.toml"
-    recipe.write_text('stratgy = "tree"\n')
-    assert main(["solve", "1", "--config", str(recipe)]) == 2
-    assert "unknown key 'stratgy'; did you mean 'strategy'" in capsys.readouterr().err
 
 
 def test_the_file_of_a_server_is_read_by_the_server(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
