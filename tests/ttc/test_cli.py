@@ -298,6 +298,15 @@ def test_a_budget_that_ends_an_answer_is_what_to_raise(table: str, capsys: pytes
     assert "raise --budget; stopped: budget" in capsys.readouterr().err
 
 
+def test_a_recipe_with_an_unknown_key_names_the_nearest(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text('stratgy = "tree"\n')
+    assert main(["solve", "1", "--config", str(recipe)]) == 2
+    assert "unknown key 'stratgy'; did you mean 'strategy'" in capsys.readouterr().err
+
+
 def test_the_file_of_a_server_is_read_by_the_server(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "serve.toml"
     file.write_text('[models.m]\nengine = "embeded"\n')
