@@ -24,13 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.effects.common import is_right
 from benchmarks.oracle_allocation import Arm, Kind, curve, reached
 from evals.allocation.calibrate import RULES, SCORED_RULES, DrawPool, Pools, fit_route, named, plain, spend
 from ttc.allocation.plan import DrawKind as Draws
 from ttc.allocation.plan import Plan
 from ttc.core import Answer, Message, Problem, Sampling
-from ttc.engines.simulated import simulated
+from ttc.engines.simulated import simulated, truth
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
 from ttc.strategies.best_of_n import best_of_n
@@ -69,7 +68,7 @@ def sample(num: int, seed: int, scored: bool) -> list[DrawPool]:
 def _pool(problem: Problem, answer: Answer) -> DrawPool:
     """The samples of one answer; what scoring cost is shared out by length."""
     each = answer.usage.tokens / max(sum(c.num_tokens for c in answer.candidates), 1)
-    right = tuple(is_right(problem, c.final) for c in answer.candidates)
+    right = tuple(c.final == truth(problem.messages[0].content) for c in answer.candidates)
     cost = tuple(c.num_tokens * each for c in answer.candidates)
     return plain(named(answer.candidates, problem.kind), right, cost)
 

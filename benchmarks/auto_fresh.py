@@ -19,8 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.effects.common import stamp
 from benchmarks.frontier_points import CALIBRATED, RUN
+from benchmarks.machine import stamp
 from evals.numbers.statistics import mean_interval, paired_interval
 from evals.numbers.summary import is_correct
 from evals.run_folder import read_run

@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.effects.common import stamp
 from benchmarks.frontier_arms import GROUPS, SCREENED, Group, real_spots
 from benchmarks.frontier_figure import draw
 from benchmarks.frontier_points import SIZES, Spot, adaptive_half, auto_spots, replayed, searched, spread
+from benchmarks.machine import stamp
 from evals.allocation.calibrate import Pools, read_pools
 from evals.numbers.statistics import mean_interval, paired_interval
 

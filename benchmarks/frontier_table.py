@@ -41,20 +41,12 @@ def regrets(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"| mean | | | {' | '.join(spread(result[name]['mean'], 'value') for name in held)} |"
 
 
-def below(result: Mapping[str, Any]) -> Iterator[str]:
-    """How far what fewer problems have lies below the best mixture of the others."""
-    yield "| strategy | at | problems | points below the best mixture |"
-    yield "|---|---|---|---|"
-    for row in result["below"]:
-        yield f"| {row['strategy']} | {row['label']} | {row['problems']} | {spread(row, 'value')} |"
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("result", type=Path)
     result = json.loads(parser.parse_args().result.read_text(encoding="utf-8"))
-    print("\n".join((*points(result), "", *regrets(result), "", *below(result))))
+    print("\n".join((*points(result), "", *regrets(result))))
 
 
 if __name__ == "__main__":

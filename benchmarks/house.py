@@ -2,7 +2,7 @@
 
     python -m benchmarks.house [--root DIR] [--executed] [--save FILE]
 
-`--root` is a checkout (of any commit); `--executed` also runs `ttc eval --strategy tree --limit 2` of that checkout
+`--root` is a checkout; `--executed` also runs `ttc eval --strategy tree --limit 2` of that checkout
 under a tracer and counts the files and lines that ran. There are no timings. `tests/test_house.py` enforces limits on
 the measures of this checkout. Left out: complexity, which linters measure.
 """
@@ -25,33 +25,18 @@ from pathlib import Path
 
 PACKAGES = ("ttc", "evals", "train", "distill", "serve")
 ENTRIES = {
-    "tree": ("ttc/strategies/tree.py",),
-    "grpo": ("train/stages/grpo.py",),
-    "distillation job": ("distill/job/job.py", "distill/job.py"),
-    "endpoint": ("serve/http/app.py", "serve/app.py"),
+    "tree": "ttc/strategies/tree.py",
+    "grpo": "train/stages/grpo.py",
+    "distillation job": "distill/job/job.py",
+    "endpoint": "serve/http/app.py",
 }
-"""Entry points for a reader, newest first."""
+"""Entry points for a reader."""
 PARTICIPLES = {
     *("found", "told", "made", "given", "known", "asked", "wanted", "kept", "drawn", "shown", "said", "taken"),
     *("written", "seen", "held", "done", "gone", "came", "used", "picked", "chosen", "laid", "bound", "stated"),
     *("spent", "grown", "cut", "sent", "stored", "joined", "sampled", "measured", "judged"),
 }
 """Bare participles: names for what happened to a value and not for what it is."""
-CONFIGURATION = (
-    *("ttc/choices.py", "ttc/config.py", "ttc/options.py", "ttc/ranges.py", "ttc/recipe.py", "ttc/registry.py"),
-    *("ttc/signatures.py", "ttc/specs.py", "ttc/values.py", "ttc/vllm_engine/options.py", "ttc/scorers/_options.py"),
-    *("train/fields.py", "train/recipe.py", "train/run.py", "train/specs.py"),
-    *("distill/flags.py", "distill/spec.py", "distill/teacher.py", "serve/schema.py"),
-    *("ttc/config/choices.py", "ttc/config/recipes.py", "ttc/config/registry.py", "ttc/config/signatures.py"),
-    *("ttc/config/values.py", "ttc/cli/options.py", "ttc/cli/parts.py"),
-    *("ttc/engines/vllm/options.py", "ttc/scorers/reward_models/backends.py", "train/registries.py"),
-    *("train/recipe/recipe.py", "train/recipe/run.py", "distill/spec/spec.py", "distill/spec/teacher.py"),
-)
-"""Files that turn text, TOML, JSON or arguments into checked options: those of commit 4af414b, then today's.
-
-Left out is what only later commits have: the shapes of plug-ins and the identity of recipes.
-"""
-
 DOOR = "ttc/__init__.py"
 Graph = dict[str, set[str]]
 
@@ -183,19 +168,16 @@ def measure(root: Path) -> dict[str, object]:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno
     ]
-    entries = {name: next(p for p in places if p in graph) for name, places in ENTRIES.items()}
-    configuration = [m for m in house if m.path in CONFIGURATION]
     return {
         "files": len(house),
         "lines": sum(module.lines for module in house),
         "lines of a file": asdict(Spread.of([module.lines for module in house])),
         "lines of a function": asdict(Spread.of(functions)),
-        **{f"files that {name} opens": len(closure(graph, path)) for name, path in entries.items()},
+        **{f"files that {name} opens": len(closure(graph, path)) for name, path in ENTRIES.items()},
         "rings between folders": rings(between_folders(house)),
         "flat modules": len(flat_modules(house)),
         "public classes that share a name": sum(map(len, shared_class_names(house).values())),
         "bare participles": round(participles(local_names(house)), 4),
-        "configuration": {"files": len(configuration), "lines": sum(module.lines for module in configuration)},
     }
 
 

@@ -5,7 +5,7 @@
 
 Every stage of every packaged recipe that learns from rewards or preferences, at its smallest scale: two updates, then
 three measured ones spread over the run, each repeated without one mechanism, from the same weights, rollouts and random
-stream (`train.replay.activity`). A stage starts from the base model of its recipe, that of the cipher walk from a tiny
+stream (`mechanism_activity`). A stage starts from the base model of its recipe, that of the cipher walk from a tiny
 one on a small world: on a worse base of the toy language no ratio fell between the two bounds of `dapo`, while in its
 whole run two updates in three have tokens beyond the higher one. Reward models have random heads, since the question is
 whether the stage uses them. A change is relative to the length of the update. An existing file is continued, and the
@@ -28,12 +28,12 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.mechanism_activity import ENGINE, LEAST_CHANGE, LEAST_SHARE, Activity, activity, preference_activity
 from benchmarks.recipes import read
 from train.base.models import load_tokenizer
 from train.base.stage import Setting
 from train.recipe.recipe import Recipe, RecipeStep, bind_stage, packaged
 from train.registries import STAGES
-from train.replay.activity import ENGINE, LEAST_CHANGE, LEAST_SHARE, Activity, activity, preference_activity
 from train.reward_models.reward_models import new_reward_model
 from train.reward_models.step_model import new_step_model
 from train.rl.policy_stage import PolicyStage

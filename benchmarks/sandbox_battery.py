@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -217,8 +218,8 @@ GROUPS: Mapping[str, str] = {
 }
 
 LEGENDS: Mapping[str, str] = {
-    "escape": "A cell is the exception that stopped the program. `ZeroDivisionError` is its own last line: it came "
-    "that far, with nothing.",
+    "escape": "The outcome is the exception that stopped the program. `ZeroDivisionError` is its own last line: it "
+    "came that far, with nothing.",
 }
 """What the cells of a group mean, where a word is not enough."""
 
@@ -250,17 +251,22 @@ def table(result: Mapping[str, Any]) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     for group, title in GROUPS.items():
         legend = [LEGENDS[group], ""] if group in LEGENDS else []
-        lines += ["", f"## {title}", "", *legend, "| program | " + " | ".join(_column(run) for run in runs) + " |"]
-        lines.append("|---|" + "---|" * len(runs))
-        names = [row["program"] for row in runs[0]["programs"] if row["group"] == group]
+        lines += ["", f"## {title}", "", *legend, "| outcome, in the order of the tiers where they differ | programs |"]
+        lines.append("|---|---|")
         cells = [{row["program"]: row for row in run["programs"]} for run in runs]
-        for name in names:
-            lines.append(f"| {name.replace('_', ' ')} | " + " | ".join(_cell(cell.get(name)) for cell in cells) + " |")
+        programs = defaultdict(list)
+        for row in runs[0]["programs"]:
+            if row["group"] == group:
+                name = row["program"]
+                programs[_outcome([cell.get(name) for cell in cells])].append(name.replace("_", " "))
+        lines += [f"| {outcome} | {len(names)}: {', '.join(names)} |" for outcome, names in programs.items()]
     return "\n".join(lines) + "\n"
 
 
-def _column(run: Mapping[str, Any]) -> str:
-    return f"{run['user']}, {run['tier'].split('+')[0]}"
+def _outcome(rows: Sequence[Mapping[str, Any] | None]) -> str:
+    """What the tiers said of a program: one word if they agree."""
+    cells = [_cell(row) for row in rows]
+    return cells[0] if len(set(cells)) == 1 else ", ".join(cells)
 
 
 def _cell(row: Mapping[str, Any] | None) -> str:

@@ -53,7 +53,7 @@ LAYERS = {
         "advantages losses rollouts",
         "measure examples environments shaping",
         "preferences corpora reward_models offline recipe",
-        "rl promote report gpu.py",
+        "rl promote report",
         "stages replay",
         "commands",
     ],

@@ -45,16 +45,20 @@ def rows_of(place: Path) -> list[Saved]:
 
 
 def tables(place: Path) -> Iterator[str]:
-    """Every table that the rows give."""
+    """Of every group the ratios; its systems, too, where no other group of the model has more draws."""
     saved = rows_of(place)
     groups: dict[tuple[str, int, int], dict[tuple[str, str], list[Saved]]] = defaultdict(lambda: defaultdict(list))
     for row in saved:
         if "drained_s" not in row:
             groups[row["model"], row["limit"], row["n"]][row["system"], row["algorithm"]].append(row)
+    draws: dict[str, int] = defaultdict(int)
+    for (model, _, _), systems in groups.items():
+        draws[model] = max(draws[model], *map(len, systems.values()))
     for (model, limit, n), systems in groups.items():
         yield from ("", f"{model}, {limit} problems, N = {n}", "")
-        yield from _table(systems)
-        yield from ("", *_ratios(systems))
+        if max(map(len, systems.values())) == draws[model]:
+            yield from (*_table(systems), "")
+        yield from _ratios(systems)
     drained = [row for row in saved if "drained_s" in row]
     if drained:
         yield from ("", *_drains(drained))

@@ -1,7 +1,7 @@
 """The judges of the pairs: the verifiers of this tree in process, and peers, each in an environment of its own.
 
 A peer reads JSON lines {"gold", "text", "verifier"} and answers each with {"correct": true | false | null}; `peers/`
-has one for math-verify and one for an older tree of ours (given the gold only, as it was then).
+has one for math-verify.
 """
 
 from __future__ import annotations

@@ -69,105 +69,11 @@ def test_every_metric_equals_the_mean_over_all_subsets(votes: list[Vote], data: 
     assert value == pytest.approx(brute_weighted(votes, k)) and error == 0.0
 
 
-@pytest.mark.parametrize(
-    ("law", "expected"),
-    [
-        ((0.4, 0.35, 0.25), {1: 0.4, 2: 0.4, 3: 0.422, 4: 0.436, 8: 0.47129, 16: 0.52352}),
-        ((0.3, 0.4, 0.3), {1: 0.3, 2: 0.3, 3: 0.288, 4: 0.2808, 8: 0.26076, 16: 0.22945}),
-        ((0.5, 0.5), {1: 0.5, 3: 0.5, 8: 0.5}),
-    ],
-)
-def test_majority_over_random_pools_has_the_multinomial_expectation(
-    law: tuple[float, ...], expected: dict[int, float]
-) -> None:
-    """Averaged over the law of a pool of n = k candidates, the estimate is the exact multinomial probability."""
-    for k, value in expected.items():
-        total = 0.0
-        for counts in compositions(k, len(law)):
-            chance = math.factorial(k) * math.prod(
-                p**count / math.factorial(count) for p, count in zip(law, counts, strict=True)
-            )
-            pool = [Vote(str(label), label == 0) for label, count in enumerate(counts) for _ in range(count)]
-            total += chance * majority_at_k(pool, k)
-        assert total == pytest.approx(value, abs=6e-6)
-
-
-def compositions(total: int, parts: int) -> list[tuple[int, ...]]:
-    if parts == 1:
-        return [(total,)]
-    return [(first, *rest) for first in range(total + 1) for rest in compositions(total - first, parts - 1)]
-
-
-def test_subsampled_majority_is_unbiased_for_the_smaller_pool() -> None:
-    """Pools of n = 6 sub-sampled to k = 3 average to the exact multinomial value at k = 3."""
-    law, total = (0.4, 0.35, 0.25), 0.0
-    for counts in compositions(6, 3):
-        chance = math.factorial(6) * math.prod(p**c / math.factorial(c) for p, c in zip(law, counts, strict=True))
-        pool = [Vote(str(label), label == 0) for label, count in enumerate(counts) for _ in range(count)]
-        total += chance * majority_at_k(pool, 3)
-    assert total == pytest.approx(0.422, abs=1e-9)
-
-
-def test_pass_at_k_is_unbiased_where_the_plug_in_estimate_is_not() -> None:
-    n, k, p = 20, 5, 0.13
-    chances = [math.comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
-    exact = sum(chance * pass_at_k(n, c, k) for c, chance in enumerate(chances))
-    plug_in = sum(chance * (1 - (1 - c / n) ** k) for c, chance in enumerate(chances))
-    assert exact == pytest.approx(1 - (1 - p) ** k) == pytest.approx(0.5015790793)
-    assert plug_in == pytest.approx(0.46550, abs=1e-5)
-
-
-@given(st.integers(1, 40), st.data())
-def test_pass_at_k_edges_and_monotony(n: int, data: st.DataObject) -> None:
-    c = data.draw(st.integers(0, n))
-    values = [pass_at_k(n, c, k) for k in range(1, n + 1)]
-    assert values == sorted(values)
-    assert values[-1] == float(c > 0)
-    assert c == n or values[0] <= pass_at_k(n, c + 1, 1)
-    assert c > 0 or values[0] == 0.0
-
-
-@given(POOLS, st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
-def test_no_metric_depends_on_the_order_of_the_candidates(votes: list[Vote], rng: random.Random) -> None:
-    shuffled = list(votes)
-    rng.shuffle(shuffled)
-    for k in range(1, len(votes) + 1):
-        assert majority_at_k(votes, k) == pytest.approx(majority_at_k(shuffled, k))
-        assert best_at_k(votes, k) == pytest.approx(best_at_k(shuffled, k))
-
-
-@given(st.lists(st.builds(Vote, st.sampled_from(["a", "b", None]), st.booleans()), min_size=1, max_size=8), st.data())
-@settings(max_examples=40, deadline=None)
-def test_a_weighted_vote_with_constant_weights_is_the_majority_and_ignores_their_scale(
-    votes: list[Vote], data: st.DataObject
-) -> None:
-    scale = data.draw(st.floats(1e-3, 1e3))
-    k = data.draw(st.integers(1, len(votes)))
-    weighted = [Vote(vote.key, vote.correct, scale) for vote in votes]
-    value, _ = weighted_at_k(weighted, k, np.random.default_rng(0))
-    assert value == pytest.approx(majority_at_k(votes, k))
-
-
-def test_a_weighted_vote_with_one_dominant_weight_is_best_of_n() -> None:
-    votes = [Vote("a", False, 0.1), Vote("a", False, 0.1), Vote("b", True, 10.0), Vote("c", False, 0.2)]
-    for k in range(1, 5):
-        value, _ = weighted_at_k(votes, k, np.random.default_rng(0))
-        assert value == pytest.approx(best_at_k(votes, k)) == pytest.approx(k / 4)
-
-
 def test_a_large_weighted_vote_is_sampled_and_states_its_error() -> None:
     votes = [Vote("a", True, 0.6)] * 12 + [Vote("b", False, 0.5)] * 12
     value, error = weighted_at_k(votes, 12, np.random.default_rng(3), draws=2000)
     assert 0 < error < 0.02
     assert value == pytest.approx(weighted_at_k(votes, 12, np.random.default_rng(4), draws=20000)[0], abs=5 * error)
-
-
-def test_abstentions_never_win() -> None:
-    votes = [Vote(None, False, 9.0)] * 7 + [Vote("a", True, 0.1)]
-    assert majority_at_k(votes, 8) == 1.0
-    assert weighted_at_k(votes, 8, np.random.default_rng(0))[0] == 1.0
-    assert majority_at_k(votes, 1) == pytest.approx(1 / 8)
 
 
 def test_large_pools_are_fast_and_stay_probabilities() -> None:

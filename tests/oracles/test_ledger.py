@@ -154,7 +154,7 @@ def test_an_uncached_search_submits_its_context_at_every_step_as_the_formula_say
 
 PARALLEL = (adaptive, aggregate, confidence, first_finished, genselect, knockout, majority)
 BAD = {
-    "n": [(s, {"n": n}) for s in PARALLEL for n in (0, -1)],
+    "n": [*((s, {"n": n}) for s in PARALLEL for n in (0, -1)), (tree, {"n": -1, "scorer": simulated_scorer()})],
     "temperature": [(s, {}) for s in PARALLEL],
     "m": [(first_finished, {"n": 2, "m": 3}), (first_finished, {"m": 0}), (no_think_then_think, {"m": 0})],
     "chunk": [(first_finished, {"chunk": 0}), (confidence, {"chunk": 0}), (early_exit, {"chunk": 0})],
@@ -166,7 +166,7 @@ BAD = {
     "keep": [(confidence, {"keep": 0.0})],
     "warmup": [(confidence, {"warmup": 0}), (confidence, {"n": 4, "warmup": 5})],
     "consensus": [(confidence, {"consensus": 0})],
-    "wave": [(confidence, {"wave": 0})],
+    "wave": [(confidence, {"wave": 0}), (adaptive, {"wave": 0})],
     "agreement": [(no_think_then_think, {"agreement": 0.0}), (no_think_then_think, {"agreement": 1.1})],
     "k": [(knockout, {"k": 0}), (genselect, {"k": 0}), (aggregate, {"n": 2, "k": 3}), (aggregate, {"k": 0})],
     "group": [(genselect, {"group": 1}), (confidence, {"group": 0})],

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from benchmarks.mechanism_fields import mechanisms
 from benchmarks.mechanisms import Workshop, rows_of, shrunk
 from benchmarks.recipes import read
 from train.recipe.recipe import bind_stage, packaged
-from train.replay.mechanisms import mechanisms
 from ttc.errors import ConfigError
 
 UPDATES = 3

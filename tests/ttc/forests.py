@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from ttc.engines.embedded.kernels.launches import forest_options, prefill_launch, widest_tile
-from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan, PagedNode, PlanCapacity, choose_tile, plan_forest
-from ttc.engines.embedded.kernels.ragged import PagedSequence, plan_prefill
-from ttc.engines.embedded.kernels.reference import (
+from tests.ttc.kernel_reference import (
     dense_attention,
     forest_attention_reference,
     paged_prefill_reference,
 )
+from ttc.engines.embedded.kernels.launches import forest_options, prefill_launch, widest_tile
+from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan, PagedNode, PlanCapacity, choose_tile, plan_forest
+from ttc.engines.embedded.kernels.ragged import PagedSequence, plan_prefill
 from ttc.engines.embedded.kernels.tensors import check_attention
 from ttc.errors import ConfigError
 

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.ttc.device_reference import REFERENCE_OPS
 from tests.ttc.emulated_cuda import EmulatedCuda
-from ttc.engines.embedded.device.ops import REFERENCE_OPS, StepOps
+from ttc.engines.embedded.device.ops import StepOps
 from ttc.engines.embedded.gpu.attention import AttentionKernels
 from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan
 from ttc.engines.embedded.kernels.ragged import PrefillTable

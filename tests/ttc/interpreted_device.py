@@ -12,15 +12,17 @@ import triton
 import triton.language as tl
 from triton.runtime.interpreter import GridExecutor
 
+from tests.ttc import device_reference as reference
 from tests.ttc.device_model import Model
+from tests.ttc.device_reference import REFERENCE_OPS
 from tests.ttc.device_traffic import Traffic
 from tests.ttc.emulated_cuda import EmulatedCuda
 from tests.ttc.gpu_traffic import BatchTraffic
 from ttc.engines.embedded.core.sampler import Penalty, Rows, sample
-from ttc.engines.embedded.device import draw, reference
+from ttc.engines.embedded.device import draw
 from ttc.engines.embedded.device import rows as record
 from ttc.engines.embedded.device.buffers import NUM_STATS, StepBuffers
-from ttc.engines.embedded.device.ops import KERNEL_OPS, REFERENCE_OPS
+from ttc.engines.embedded.device.ops import KERNEL_OPS
 from ttc.engines.embedded.device.rows import RowStart
 from ttc.engines.embedded.device.runtime import CudaRuntime
 from ttc.engines.embedded.device.shape import PAGE, StepWeights, Style

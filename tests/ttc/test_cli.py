@@ -167,13 +167,6 @@ def test_bad_input_is_one_line_with_the_nearest_name_and_exit_code_2(
     assert captured.out == ""
 
 
-def test_bad_input_is_refused_before_torch_is_loaded() -> None:
-    code = "import sys; from ttc.cli.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
-    for arguments in (["solve", "1", "--strategy", "nope"], ["solve", "1", "--strategy", "tree", "--set", "x=1"]):
-        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
-        assert done.stdout.strip() == "False"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

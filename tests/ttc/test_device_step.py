@@ -17,9 +17,9 @@ if importlib.util.find_spec("triton") is None:
     pytest.skip("triton is not installed", allow_module_level=True)
 
 from tests.ttc.device_model import Model, PagePool
+from tests.ttc.device_reference import REFERENCE_OPS
 from tests.ttc.device_traffic import Traffic
 from tests.ttc.emulated_cuda import EmulatedCuda, EmulatedStream
-from ttc.engines.embedded.device.ops import REFERENCE_OPS
 from ttc.engines.embedded.device.rows import RowStart
 from ttc.engines.embedded.device.runtime import CudaRuntime
 from ttc.engines.embedded.device.shape import StepWeights

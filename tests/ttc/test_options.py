@@ -27,7 +27,7 @@ from ttc.config.registry import ENGINES, SCORERS, Registry
 from ttc.core import Budget, Message, Problem, Sampling
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.shape import read_config
-from ttc.errors import ConfigError, PromptTooLong, UnknownName
+from ttc.errors import ConfigError, PromptTooLong
 from ttc.session.solve import fit_to_context
 from ttc.session.thinking import Thinking
 
@@ -177,11 +177,6 @@ def test_strategies_that_do_not_rank_have_no_scorer() -> None:
     assert scorer_of(args, resolve_strategies(args)) is None
     with pytest.raises(ConfigError, match=r"--set scorer\.KEY needs --scorer"):
         scorer_of(parsed("--strategy", "majority", "--set", "scorer.noise=1"), [])
-
-
-def test_a_policy_is_checked_by_name() -> None:
-    with pytest.raises(UnknownName, match="did you mean 'beam'"):
-        resolve_strategies(parsed("--strategy", "tree", "--set", "policy=beem"))
 
 
 def test_thinking_sampling_and_budget_are_what_the_options_say() -> None:

@@ -52,6 +52,15 @@ def test_saved_rows_give_the_tables_that_the_folder_gave_and_hold_no_texts(tmp_p
     assert "texts" not in file.read_text() and json.loads(file.read_text())["commit"] == "abc"
 
 
+def test_a_group_of_fewer_draws_than_another_shows_its_ratios_alone(tmp_path: Path) -> None:
+    for n, draws in ((4, 1), (8, 2)):
+        for draw in range(draws):
+            for system in ("ttc", "bare"):
+                saved(tmp_path, system, 10 * n + draw, **result(2.0, [True], generated=1, scored=0, retries=0), n=n)
+    lines = list(tables(tmp_path))
+    assert sum(line.startswith("| ttc") for line in lines) == 1 and sum("| bare | " in line for line in lines) == 2
+
+
 def test_a_system_that_fails_has_a_line_with_its_error(tmp_path: Path) -> None:
     saved(tmp_path, "optillm", 0, status=1, error="ModuleNotFoundError: No module named 'x'")
     assert any(

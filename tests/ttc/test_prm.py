@@ -214,15 +214,6 @@ def test_paths_of_unlike_depth_are_one_batch_of_the_model_unless_one_continues_a
         assert steps == pytest.approx(expected[: len(steps)], abs=2e-5)
 
 
-def test_a_whole_completion_scored_at_once_gives_the_same_steps(folders: dict[str, pathlib.Path]) -> None:
-    folder = folders["classifier"]
-    scorer = scorer_of(folder, "classifier")
-    prompt = grow(root(folder), "".join(STEPS))
-    (score,) = asyncio.run(scorer.score([prompt], lambda usage: None))
-    assert score.steps == pytest.approx(direct(folder, "classifier", "user: 1+1?\n", STEPS), abs=2e-5)
-    assert score.value == score.steps[-1]
-
-
 def test_released_problems_are_computed_anew_and_others_are_kept(folders: dict[str, pathlib.Path]) -> None:
     folder = folders["classifier"]
     scorer, counts = scorer_of(folder, "classifier"), []

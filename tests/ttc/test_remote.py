@@ -191,19 +191,6 @@ def test_a_rest_doubles_with_every_failure_but_not_with_requests_that_fail_toget
     assert rests == [1.0, 2.0, 3.0, 3.0]
 
 
-def test_a_request_is_answered_by_the_other_server_when_the_first_is_down() -> None:
-    balancer, asked = Balancer(["a", "b"]), []
-
-    async def attempt(url: str) -> str:
-        asked.append(url)
-        if url == "a":
-            raise Transient(EngineError("down"))
-        return url
-
-    assert asyncio.run(balancer.send("p", attempt, QUICK)) == "b"
-    assert asked == ["a", "b"]
-
-
 @pytest.mark.parametrize("status", [503, 429])
 def test_the_pause_that_one_server_asks_for_holds_back_nobody_whom_another_can_answer(status: int) -> None:
     asked: list[str] = []

@@ -260,15 +260,6 @@ def test_thinking_marks_of_the_generator_are_not_part_of_a_step(folders: dict[st
     assert with_marks.steps == without.steps
 
 
-def test_a_released_problem_is_computed_anew(folders: dict[str, Path]) -> None:
-    scorer, node = scorer_of(folders["skywork_prm"], "skywork_prm"), grow(root(), STEPS[0])
-    _, first = run(scorer, [node])
-    _, again = run(scorer, [node])
-    scorer.release("p")
-    _, anew = run(scorer, [node])
-    assert first == anew > 0 == again
-
-
 # -- outcome reward models ------------------------------------------------------------------------------------------
 
 

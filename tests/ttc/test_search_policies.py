@@ -53,12 +53,6 @@ def test_beam_keeps_width_over_m_nodes_and_dvts_one(scores: list[float], keep: i
     assert sum(count > 0 for count in dvts(beam_width=m).allocate(scores, keep * m)) == 1
 
 
-@pytest.mark.parametrize("make", [beam, dvts])
-def test_a_beam_width_below_one_is_refused(make) -> None:
-    with pytest.raises(ConfigError, match="beam_width"):
-        make(beam_width=0)
-
-
 class Outcome:
     """A scorer of whole answers, which must not be asked."""
 

@@ -9,12 +9,10 @@ from functools import partial
 
 import pytest
 
-from tests.oracles.tools import accuracy, near
 from tests.ttc.questions import ask
-from ttc.core import Answer, Budget, Path, Prompt, Sampling, Score, Usage
+from ttc.core import Answer, Path, Prompt, Sampling, Score, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
-from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import simulated as simulated_scorer
 from ttc.session.solve import solve
@@ -23,7 +21,6 @@ from ttc.strategies.adaptive import adaptive
 from ttc.strategies.best_of_n import best_of_n
 from ttc.strategies.budget_forcing import budget_forcing
 from ttc.strategies.confidence import confidence
-from ttc.strategies.direct import direct
 from ttc.strategies.first_finished import first_finished
 from ttc.strategies.knockout import knockout
 from ttc.strategies.majority import majority
@@ -34,10 +31,6 @@ from ttc.strategies.tree import tree
 def say(options: list[str], strategy, **kwargs) -> Answer:
     engine = ScriptedEngine(replies({"q": options}))
     return asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=0, **kwargs))
-
-
-def test_direct_succeeds_with_p_to_the_number_of_steps() -> None:
-    assert near(accuracy(direct, 250, p=0.8, steps=3), 0.8**3, 250)
 
 
 def test_majority_counts_classes_not_strings() -> None:
@@ -52,12 +45,6 @@ def test_abstentions_never_win_even_when_they_are_most() -> None:
 
 def test_a_vote_of_abstentions_only_has_no_final_answer() -> None:
     assert say(["I cannot do it, sorry.", "This is beyond me, sadly."], partial(majority, n=2)).final is None
-
-
-def test_a_tie_goes_to_the_class_with_the_shortest_path_whatever_the_order() -> None:
-    longer, shorter = r"well, perhaps \boxed{1}", r"\boxed{2}"
-    assert say([longer, shorter], partial(majority, n=2)).final == "2"
-    assert say([shorter, longer], partial(majority, n=2)).final == "2"
 
 
 def test_a_completion_cut_by_length_cannot_win_a_vote() -> None:
@@ -95,23 +82,6 @@ def test_a_missing_score_is_not_zero_and_cannot_be_chosen() -> None:
     assert say(options, partial(best_of_n, scorer=scorer, n=2)).final == "2"
 
 
-def test_weighted_vote_is_invariant_to_positive_rescaling() -> None:
-    options = [r"\boxed{1}", r"\boxed{2} a", r"\boxed{2} b", r"\boxed{1} c"]
-    finals = {
-        say(
-            options,
-            partial(
-                best_of_n,
-                scorer=Table({"c": 0.2 * s, "{1}": 0.5 * s, "a": 0.3 * s, "b": 0.3 * s}),
-                n=4,
-                select="weighted",
-            ),
-        ).final
-        for s in (0.01, 1.0, 1000.0)
-    }
-    assert finals == {"1"}
-
-
 def test_tree_keeps_finished_paths_and_prunes_the_rest() -> None:
     options = [r"good\n\n\boxed{1}".replace(r"\n", "\n"), "bad\n\nworse\n\n\\boxed{2}"]
     scorer = Table({"bad": 0.1, "good": 0.9})
@@ -123,54 +93,6 @@ def test_tree_keeps_finished_paths_and_prunes_the_rest() -> None:
 def test_a_path_cut_by_depth_is_not_finished() -> None:
     answer = say(["a\n\n" * 9 + r"\boxed{1}"], partial(tree, scorer=constant(), n=2, max_depth=3))
     assert answer.final is None and {c.finish_reason for c in answer.candidates} == {"length"}
-
-
-def test_tree_never_exceeds_n_leaves_and_all_paths_are_distinct() -> None:
-    for n, m in [(1, 4), (5, 2), (7, 4), (16, 4)]:
-        for policy in ("beam", "dvts"):
-            engine = simulated(p=0.7, steps=3)
-            strategy = partial(tree, scorer=simulated_scorer(), n=n, beam_width=m, policy=policy)
-            answer = asyncio.run(solve(ask("x"), engine=engine, strategy=strategy, seed=1)) if n > 1 else None
-            if answer is not None:
-                paths = [c.path for c in answer.candidates]
-                assert len(paths) == n == len(set(paths))
-
-
-def test_a_search_scores_each_generated_token_at_most_once() -> None:
-    engine = simulated(p=0.7, steps=4)
-    strategy = partial(tree, scorer=simulated_scorer(), n=8)
-    answer = asyncio.run(solve(ask("x"), engine=engine, strategy=strategy, seed=1))
-    generated = sum(event.data["num_tokens"] for event in answer.trace if event.kind == "generate")
-    eos = sum(event.data["stop_reason"] == "eos" for event in answer.trace if event.kind == "generate")
-    assert answer.usage.generated == generated
-    distinct = {event.path for event in answer.trace if event.kind == "generate"}
-    assert len(distinct) == sum(event.kind == "score" for event in answer.trace)
-    assert 0 < answer.usage.scored <= generated - eos
-
-
-@pytest.mark.parametrize("tokens", [1, 40, 100, 1000])
-def test_a_token_budget_is_never_exceeded_and_an_answer_comes_back(tokens: int) -> None:
-    engine = simulated(p=0.9, steps=3)
-    answer = asyncio.run(
-        solve(
-            ask("x"),
-            engine=engine,
-            strategy=partial(majority, n=16),
-            seed=1,
-            sampling=Sampling(max_tokens=60),
-            budget=Budget(tokens=tokens),
-        )
-    )
-    assert answer.usage.tokens <= tokens
-    assert answer.stop_cause == ("budget" if tokens < 1000 else "done")
-
-
-def test_a_call_budget_limits_the_draws() -> None:
-    engine = simulated(p=0.9, steps=3)
-    answer = asyncio.run(
-        solve(ask("x"), engine=engine, strategy=partial(majority, n=16), seed=1, budget=Budget(calls=5))
-    )
-    assert len(answer.candidates) == 5 and answer.stop_cause == "budget"
 
 
 def test_budget_forcing_reports_how_the_budget_was_held() -> None:
@@ -199,17 +121,6 @@ def test_budget_forcing_keeps_the_cap_of_the_run(own: dict[str, int], used: int)
     off = Thinking(mode="off")
     silent = asyncio.run(solve(ask("q", "exact"), engine=engine, strategy=strategy, seed=0, thinking=off))
     assert silent.usage.thinking == 0, "thinking that is off is a cap of 0"
-
-
-@pytest.mark.parametrize("n", [0, -1])
-def test_a_meaningless_n_is_refused(n: int) -> None:
-    with pytest.raises(ConfigError, match="n must be"):
-        say(["x"], partial(majority, n=n))
-
-
-def test_many_draws_at_temperature_zero_are_refused() -> None:
-    with pytest.raises(ConfigError, match="temperature"):
-        say(["x"], partial(majority, n=2), sampling=Sampling(temperature=0))
 
 
 def test_a_knockout_reads_no_verdict_in_a_thought_under_marks_of_the_models_own() -> None:

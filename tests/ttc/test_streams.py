@@ -18,7 +18,6 @@ from ttc.errors import ConfigError
 
 TTC = f"{sys.executable} -m ttc"
 EVAL = f"{TTC} eval --engine simulated --limit 2 --strategy majority --n 2 --baseline none --out run"
-SOLVE = f"{TTC} solve 1+1 --engine simulated --seed 1"
 ROW = '{"id":1,"target":"1","text":"1"}'
 
 

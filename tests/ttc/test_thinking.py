@@ -53,19 +53,6 @@ def run(engine: ScriptedEngine, thinking: Thinking, sampling: Sampling | None = 
     return session, asyncio.run(go())
 
 
-def thinking_of(session: Session, completion: Completion) -> str:
-    return session.candidate(session.render(), completion).thinking
-
-
-def test_a_natural_end_at_or_below_the_cap_is_bit_identical_to_the_uncapped_run() -> None:
-    _, (free,) = run(think_then_answer("t" * 10), Thinking())
-    for cap in (10, 11, 500):
-        _, (capped,) = run(think_then_answer("t" * 10), Thinking(max_tokens=cap, handover=HANDOVER))
-        assert capped.token_ids == free.token_ids
-        assert capped.logprobs == free.logprobs
-        assert capped.injected == ()
-
-
 @pytest.mark.parametrize("cap", [1, 5, 9])
 def test_a_cut_has_exactly_the_cap_then_exactly_the_handover(cap: int) -> None:
     engine = think_then_answer("t" * 10)
@@ -85,14 +72,6 @@ def test_a_hard_truncation_has_exactly_the_cap_and_no_answer() -> None:
     assert session.usage.generated + session.usage.overrun == engine.counters().generated
     _, (free,) = run(engine, Thinking(max_tokens=10, at_cap="stop"))
     assert free.text == "t" * 10 + "</think>A"
-
-
-@pytest.mark.parametrize("waits", [0, 1, 3])
-def test_k_waits_suppress_exactly_k_terminators_and_none_of_them_stays(waits: int) -> None:
-    _, (completion,) = run(think_then_answer("tt"), Thinking(num_waits=waits))
-    assert completion.text == "tt" + "Waitwww" * waits + "</think>A"
-    assert completion.num_waits == waits
-    assert completion.text.count("</think>") == 1
 
 
 def test_a_minimum_extends_until_reached_and_then_stops() -> None:
@@ -204,15 +183,6 @@ def test_a_handover_that_leaves_the_thought_open_is_refused_before_it_is_put_in_
         with pytest.raises(ConfigError, match=r"thinking\.handover must end the thought, with </think> in it"):
             asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, thinking=thinking))
     assert engine.counters() == Usage()
-
-
-def test_zero_thinking_is_the_no_think_template_without_a_handover() -> None:
-    def script(prompt, path, key):
-        assert prompt.think_state == "closed"
-        return "A"
-
-    _, (completion,) = run(ScriptedEngine(script, thinking=True), Thinking(max_tokens=0))
-    assert completion.text == "A" and completion.injected == ()
 
 
 def test_markers_in_the_users_words_do_not_move_the_state() -> None:

@@ -45,7 +45,6 @@ from ttc.session.thinking import Thinking, controlled, split
 pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("default")]
 
 STRATEGIES = {name: case for name, case in suite.cases("embedded").items() if "reward model" not in name}
-BACKGROUND_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -43,32 +43,6 @@ def test_the_winner_does_not_depend_on_the_order_of_the_candidates(rows, random)
         assert vote(candidates, KEY, weight) == vote(shuffled, KEY, weight)
 
 
-@given(BALLOTS)
-def test_the_winner_has_a_largest_class_by_brute_force(rows) -> None:
-    candidates = ballots([f for f, _, _ in rows], lengths=[n for _, n, _ in rows])
-    winner = vote(candidates, KEY)
-    same = {"0.5": "1/2"}
-    labels = [same.get(f, f) for f, _, _ in rows if f is not None]
-    if not labels:
-        assert winner is None
-    else:
-        assert winner is not None and winner.final is not None
-        assert labels.count(same.get(winner.final, winner.final)) == max(labels.count(x) for x in labels)
-
-
-@given(BALLOTS, st.floats(0.01, 100))
-def test_positive_rescaling_of_weights_changes_nothing_but_rounding(rows, factor: float) -> None:
-    candidates = ballots([f for f, _, _ in rows], [round(s, 2) for _, _, s in rows])
-    first = vote(candidates, KEY, lambda c: c.score)
-    second = vote(candidates, KEY, lambda c: None if c.score is None else c.score * 2.0 ** round(factor))
-    assert first == second
-
-
-def test_ties_go_to_the_class_with_the_shortest_member_then_the_first_path() -> None:
-    assert vote(ballots(["1", "2"], lengths=[9, 3]), KEY).final == "2"  # type: ignore[union-attr]
-    assert vote(ballots(["1", "2"], lengths=[3, 3]), KEY).final == "1"  # type: ignore[union-attr]
-
-
 def test_adding_abstentions_never_changes_the_winner() -> None:
     for finals in itertools.product(["1", "2"], repeat=3):
         plain = vote(ballots(list(finals)), KEY)

@@ -2,7 +2,7 @@
 
 Reading order: `shape` (the model's dimensions and weights), `buffers` (the graph's buffers), `rows` (the host's record
 of a row), `step` (the step and its graphs), `graphs` (capture), then the kernels, one file each: `embed`, `project`,
-`activate`, `norm`, `survey` and `draw`; `reference` implements the same in plain torch.
+`activate`, `norm`, `survey` and `draw`; `tests/ttc/device_reference.py` has the same in plain torch.
 
 A layer is eight graph nodes: the product of q, k and v; `project`; attention's two (passed in); the output product with
 the residual; the product of gate and up; `activate`; the last product with the residual. Norm weights are folded into

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import torch
 
-from ttc.engines.embedded.device import activate, draw, embed, norm, project, reference, survey
+from ttc.engines.embedded.device import activate, draw, embed, norm, project, survey
 from ttc.engines.embedded.device.buffers import StepBuffers
 from ttc.engines.embedded.device.shape import StepLayer, StepWeights
 
-__all__ = ["KERNEL_OPS", "REFERENCE_OPS", "StepOps"]
+__all__ = ["KERNEL_OPS", "StepOps"]
 
 
 class Whole(Protocol):
@@ -67,6 +67,3 @@ class StepOps:
 
 
 KERNEL_OPS = StepOps(embed.embed, project.project, activate.activate, norm.norm, survey.survey, draw.draw)
-REFERENCE_OPS = StepOps(
-    reference.embed, reference.project, reference.activate, reference.norm, reference.survey, reference.draw
-)

@@ -2,8 +2,8 @@
 
 The same updates, from the same weights, rollouts and random stream, with and without it.
 
-A stage is trained for a few updates. At each, every mechanism (`train.replay.mechanisms`) is removed in turn: a copy of
-the stage without it takes the current weights, moments, sampler and critic, draws and rewards rollouts itself if the
+A stage is trained for a few updates. At each, every mechanism (`mechanism_fields`) is removed in turn: a copy of the
+stage without it takes the current weights, moments, sampler and critic, draws and rewards rollouts itself if the
 mechanism affects that, and updates. The mechanism's change is the distance of both updates over the length of the one
 with it; its share is that of updates which change by at least a thousandth. A mechanism that does less is inert: the
 recipe then does not run what it says. Measured steps are spread over the whole run, since schedules and samplers act
@@ -25,13 +25,13 @@ from typing import Any, cast
 
 import torch
 
+from benchmarks.mechanism_fields import Mechanism, mechanisms
 from train.base.models import load_model
 from train.base.rollout import Rollout
 from train.base.stage import Setting
 from train.base.weights import merged_state
 from train.recipe.recipe import RecipeStep, bind_stage
 from train.registries import STAGES
-from train.replay.mechanisms import Mechanism, mechanisms
 from train.rl.loop import Parts, draw, update_on
 from train.rl.policy_stage import PolicyStage
 from ttc.config.signatures import options_of

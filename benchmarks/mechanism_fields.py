@@ -3,7 +3,7 @@
 A mechanism is a group of fields with values under which it does nothing: a clip too wide to be reached, a weight of 0,
 a single update per batch. They are read from the stage's own fields, defaults included, so a recipe's new line is a
 mechanism at once, and a field without a known way to remove it is refused: an untested option can be inert for years.
-Fields that size a run (steps, rates, problems) are not mechanisms. `train.replay.activity` measures.
+Fields that size a run (steps, rates, problems) are not mechanisms. `benchmarks.mechanism_activity` measures.
 """
 
 from __future__ import annotations

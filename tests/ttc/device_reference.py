@@ -1,4 +1,4 @@
-"""The kernels of this folder in plain torch: the oracle of their tests, and the step where Triton is not available.
+"""The kernels of `ttc.engines.embedded.device` in plain torch: the oracle of their tests.
 
 Same signatures and buffers; no value is read by the host, so these can be captured as well. The sampler sorts.
 """
@@ -13,9 +13,10 @@ import torch.nn.functional as F
 from ttc.engines.embedded.device import rows as record
 from ttc.engines.embedded.device.buffers import StepBuffers
 from ttc.engines.embedded.device.norm import Place
+from ttc.engines.embedded.device.ops import StepOps
 from ttc.engines.embedded.device.shape import PAGE, StepLayer, StepWeights
 
-__all__ = ["activate", "draw", "embed", "norm", "project", "survey", "uniforms_of"]
+__all__ = ["REFERENCE_OPS", "activate", "draw", "embed", "norm", "project", "survey", "uniforms_of"]
 
 
 def embed(buffers: StepBuffers, weights: StepWeights) -> None:
@@ -194,3 +195,6 @@ def _filtered(probs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
     last = torch.maximum(last, min_p * values[:, :1])
     unfiltered = (~limited & (top_p >= 1))[:, None] & (min_p == 0)
     return torch.where((probs >= last) | unfiltered, probs, 0.0)
+
+
+REFERENCE_OPS = StepOps(embed, project, activate, norm, survey, draw)

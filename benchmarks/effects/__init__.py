@@ -1,1 +1,0 @@
-"""Effects of test-time compute on the simulated reasoner, one file each; run by `benchmarks.simulated_effects`."""
