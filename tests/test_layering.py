@@ -53,7 +53,7 @@ LAYERS = {
         "advantages losses rollouts",
         "measure examples environments shaping",
         "preferences corpora reward_models offline recipe",
-        "rl promote report",
+        "rl promote report gpu.py",
         "stages replay",
         "commands",
     ],

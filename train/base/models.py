@@ -107,14 +107,14 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     model = loaded("AutoModelForCausalLM", folder, dtype=dtype).to(device)
-    written = _written(model, folder)
+    own = _written(model, folder)
     _set_noise(model, 0.9)  # so large that it shows on a few tokens if it acts
     noisy = _written(model, folder)
     without_dropout(model)
     speed_attention(model, device)
     if checkpointing:
         checkpoint_layers(model)
-    check_passes(model, folder, written, noisy)
+    check_passes(model, folder, own, noisy)
     return model
 
 
@@ -264,7 +264,7 @@ def check_passes(model: Any, folder: Path, written: torch.Tensor, noisy: torch.T
     An update reads the last hidden states, in train mode, of a text with others behind it (padding). `noisy` are the
     logits under high rates of dropout and noise, which must not act when a model writes.
     """
-    ids, known = _probe(model), ", ".join(HEADS)
+    ids, names = _probe(model), ", ".join(HEADS)
 
     def ours(ids: torch.Tensor) -> torch.Tensor:
         return logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :3]).float()
@@ -276,7 +276,7 @@ def check_passes(model: Any, folder: Path, written: torch.Tensor, noisy: torch.T
         model.eval()
     for why, logits in {
         "writes with its rates of noise, too, which training sets to 0, so it would be another model": noisy,
-        f"changes the output of its head in a way that this trainer does not know (it knows {known} of config.json), "
+        f"changes the output of its head in a way that this trainer does not know (it knows {names} of config.json), "
         "so it would train on a wrong loss": alone,
         "attends to later tokens, so it would learn to copy what it reads": followed,
         "computes other numbers in training than when it writes": trained,

@@ -24,12 +24,18 @@ from ttc.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class StageSteps:
-    """Steps of each stage."""
+    """Steps of each stage; a GPU affords more."""
 
-    teacher_steps: int = 2800
-    polish_steps: int = 600
-    prm_steps: int = 1400
-    student_steps: int = 1200
+    teacher_steps: int
+    polish_steps: int
+    prm_steps: int
+    student_steps: int
+
+
+PRESETS = {
+    "cpu": StageSteps(teacher_steps=2800, polish_steps=600, prm_steps=1400, student_steps=1200),
+    "gpu": StageSteps(teacher_steps=20_000, polish_steps=4000, prm_steps=8000, student_steps=3000),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class FamilyJob:
     out: Path
     seed: int
     device: str
-    steps: StageSteps
+    preset: StageSteps
 
     @property
     def work(self) -> Path:
@@ -55,9 +61,9 @@ def make_tokenizer(job: FamilyJob) -> None:
 def make_teacher(job: FamilyJob) -> None:
     """Train and write the teacher."""
     network = _new(job, model.TEACHER)
-    base = TrainingRun(ExampleMixture(), job.seed, RunLength(job.steps.teacher_steps, lr=4e-3), rows=40)
+    base = TrainingRun(ExampleMixture(), job.seed, RunLength(job.preset.teacher_steps, lr=4e-3), rows=40)
     teacher.train(network, base, job.work / "teacher", job.device)
-    polish = TrainingRun(POLISH, job.seed + 1000, RunLength(job.steps.polish_steps, lr=1.5e-3), rows=40)
+    polish = TrainingRun(POLISH, job.seed + 1000, RunLength(job.preset.polish_steps, lr=1.5e-3), rows=40)
     teacher.train(network, polish, job.work / "polish", job.device)
     model.save(network, job.out / "teacher")
 
@@ -69,7 +75,7 @@ def make_prm(job: FamilyJob) -> None:
     if Checkpoints(job.work / "polish", logging.info).load(polished) is None:
         raise ConfigError(f"{job.work} has no checkpoint of the teacher's end; make the teacher first")
     prm.deepen(network, polished.state_dict(), model.TEACHER)
-    recipe = TrainingRun(prm.MIXTURE, job.seed + 2000, RunLength(job.steps.prm_steps, lr=3e-3), rows=40)
+    recipe = TrainingRun(prm.MIXTURE, job.seed + 2000, RunLength(job.preset.prm_steps, lr=3e-3), rows=40)
     teacher.train(network, recipe, job.work / "prm", job.device)
     network.config.ttc_prm = prm.READING
     model.save(network, job.out / "prm")
@@ -77,7 +83,7 @@ def make_prm(job: FamilyJob) -> None:
 
 def make_student(job: FamilyJob) -> None:
     """Train and write the base student."""
-    length = RunLength(job.steps.student_steps, lr=4e-3)
+    length = RunLength(job.preset.student_steps, lr=4e-3)
     recipe = TrainingRun(teacher.STUDENT_MIXTURE, job.seed, length, rows=64)
     network = _new(job, model.STUDENT)
     teacher.train(network, recipe, job.work / "student", job.device)
@@ -97,7 +103,7 @@ def main() -> None:
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     torch.set_num_threads(options.threads)
-    job = FamilyJob(options.out, options.seed, options.device, StageSteps())
+    job = FamilyJob(options.out, options.seed, options.device, PRESETS[options.preset])
     names = list(STAGES) if options.stage == "all" else [options.stage]
     for name in names:
         stage, product = STAGES[name]
@@ -116,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, help="folder for the three models")
     parser.add_argument("--seed", type=int, required=True, help="seed of data and weights")
     parser.add_argument("--stage", choices=["all", *STAGES], default="all")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu", help="length of the run")
     parser.add_argument("--device", default="cpu", help="cpu or cuda (bf16 on both)")
     parser.add_argument("--threads", type=int, default=1, help="compute threads on a CPU")
     return parser
