@@ -265,8 +265,9 @@ def load_fallback(
         load, options = _model_class(str(config["model_type"])).from_pretrained, attention_options(folder)
         module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True, **options))
     except Exception as exc:  # safetensors and huggingface_hub raise bare exceptions
-        words = shorten(str(exc), MAX_WORDS, placeholder=" ...")  # some errors list every known architecture
-        raise ConfigError(f"{folder}: transformers cannot load a {config['model_type']} model here: {words}") from exc
+        raise ConfigError(
+            f"{folder}: transformers cannot load a {config['model_type']} model here: {_words(exc)}"
+        ) from exc
     if missing := sorted(report["missing_keys"]):  # transformers initialises them at random and only warns
         raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
     module = alone(lambda: module.to(device).eval())
@@ -275,17 +276,16 @@ def load_fallback(
     except _FOREIGN as exc:
         raise ConfigError(
             f"{folder}: a {config['model_type']} model keeps a cache of its own kind, so the embedded engine cannot "
-            "branch it: use --engine vllm"
+            f"branch it ({_words(exc)}): use --engine vllm"
         ) from exc
     dims = _measure(module, layout, _longest(folder, module.config.get_text_config(), max_context))
     body = FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context), layout)
     try:
         is_alike = dims.max_context <= 2 * _TRIED or alone(lambda: _reads_alike(body))
     except _FOREIGN as exc:  # ProphetNet and XLM check that positions and masks are those of texts of one length
-        words = shorten(str(exc), MAX_WORDS, placeholder=" ...") or type(exc).__name__
         raise ConfigError(
             f"{folder}: a {config['model_type']} model cannot decode texts of different lengths together, as the "
-            f"embedded engine does ({words}): use --engine vllm"
+            f"embedded engine does ({_words(exc)}): use --engine vllm"
         ) from exc
     if not is_alike:
         raise ConfigError(
@@ -293,6 +293,11 @@ def load_fallback(
             "the embedded engine cannot decode texts of different lengths together: use --engine vllm"
         )
     return body
+
+
+def _words(error: Exception) -> str:
+    """What an error of transformers says: some list every known architecture, and some say nothing."""
+    return shorten(str(error), MAX_WORDS, placeholder=" ...") or type(error).__name__
 
 
 def _model_class(family: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -68,6 +69,7 @@ class DevicePool(PagePool):
     def __init__(self, dims: Dims, dtype: torch.dtype, device: torch.device, num_pages: int, send: Send) -> None:
         self.shelf = DeviceShelf(dims, dtype, device, num_pages)
         self._kernels = None
+        self.state_tokens, self._states = 0, WeakSet()
         self.returned: deque[list[int]] = deque()
         self.version = 0
         self._send = send
