@@ -2,16 +2,17 @@
 
     python -m benchmarks.families [--only llama qwen3_moe ...] [--json benchmarks/results/families.json]
 
-Every causal language model that transformers knows is made tiny, with random weights (times 2.5, so that predictions
-differ from token to token), and loaded by the embedded engine on a CPU in fp32. Three prompts of 5, 40 and 130 tokens
-are decoded together and greedily, twice (the second time from cached keys), and one of the answers is continued as a
-branch of a search would be. Each token is compared with the largest logit of transformers' forward pass over the whole
-text, without a cache; a difference where its two largest logits are closer than 1e-4 is rounding.
+Every causal language model that transformers knows, and every model that also reads images, is made tiny, with random
+weights (times 2.5, so that predictions differ from token to token), and loaded by the embedded engine on a CPU in fp32.
+Three prompts of 5, 40 and 130 tokens are decoded together and greedily, twice (the second time from cached keys), and
+one of the answers is continued as a branch of a search would be. Each token is compared with the largest logit of
+transformers' forward pass over the whole text, without a cache; a difference where its two largest logits are closer
+than 1e-4 is rounding.
 
 `core` is what runs the model: the engine's own code, or transformers' module (`ttc.engines.embedded.core.fallback`). A
 family that the engine refuses is listed with its error. `on_a_gpu` is what would run it on a GPU.
 Encoders with a language-model head are listed by transformers, too. Left out: families whose configuration these few
-sizes do not fit (`not_made`), and what a model of images or speech reads besides text. Cost: 10 minutes of one core.
+sizes do not fit (`not_made`), and what a model of images or speech reads besides text. Cost: 15 minutes of one core.
 """
 
 from __future__ import annotations
@@ -51,13 +52,20 @@ SIZES: Mapping[str, Any] = {
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank", "head_dim", "v_head_dim"), 16),
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "rotary_dim"), 8),
     **{"num_key_value_heads": 2, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
-    **{"sliding_window": 48, "index_topk": 24},
+    **{"sliding_window": 48, "index_topk": 24, "depth": 2, "out_hidden_size": 64},
     **{"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "tie_word_embeddings": False},
 }
 """Sizes under the names that families give them; a family takes those that its configuration has.
 
 Where a family mixes kinds of layers, the small model has one of each.
 """
+
+TURNING: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text", "glm_ocr_text", "glmga_text"), (2, 3, 3)),
+    **dict.fromkeys(("paddleocr_vl_text", "hunyuan_vl_text"), (2, 3, 3)),
+    "glm4v_moe_text": (2, 1, 1),
+}
+"""How many of a head's angles turn with time, height and width, in families where they do."""
 
 LATENT: Mapping[str, Any] = {"num_key_value_heads": 4, "head_dim": 8}
 """Of families with latent attention: as many key heads as query heads; `head_dim` is the rotated part's."""
@@ -102,6 +110,14 @@ class Difference(NamedTuple):
     margin: float
 
 
+def families(*, seeing: bool) -> frozenset[str]:
+    """The families that transformers lists as models of text alone, or as models that also read images."""
+    from transformers.models.auto import modeling_auto as auto
+
+    lists = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
+    return frozenset(lists[seeing])
+
+
 def fitted(names: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     """The sizes for a configuration with these fields, and for the parts of one that also reads images or speech."""
     known = {**SIZES, **(LATENT if "kv_lora_rank" in names else {}), "vocab_size": vocab}
@@ -109,12 +125,14 @@ def fitted(names: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     if len(set(names.get("layer_types") or ())) > 1:
         sizes["layer_types"] = list(dict.fromkeys(names["layer_types"]))
     parts = {name: fitted(part, vocab) for name, part in names.items() if isinstance(part, dict) and "config" in name}
+    if (angles := TURNING.get(names.get("model_type", ""))) is not None:
+        sizes["rope_parameters"] = {**names["rope_parameters"], "mrope_section": list(angles)}
     return sizes | parts
 
 
 def tiny(family: str, folder: Path) -> Any:
-    """A random model of a family, saved with the tokenizer of the packaged teacher."""
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    """A random model of a family, saved with the tokenizer of the packaged teacher; with eyes where the family has."""
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
 
     kind = CONFIG_MAPPING[family]
     names = kind().to_dict()
@@ -122,7 +140,8 @@ def tiny(family: str, folder: Path) -> Any:
     vocab = json.loads((teacher / "config.json").read_text("utf-8"))["vocab_size"]
     config = kind(**{**fitted(names, vocab), **KINDS.get(family, {})})
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    auto = AutoModelForImageTextToText if family in families(seeing=True) else AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
@@ -192,8 +211,6 @@ def row(family: str, scratch: Path) -> dict[str, Any]:
 
 def main() -> None:
     """Print a line for each family."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="FAMILY")
     parser.add_argument("--json", type=Path)
@@ -201,7 +218,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     rows = []
-    for family in args.only or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
+    for family in args.only or sorted(families(seeing=False) | families(seeing=True)):
         with tempfile.TemporaryDirectory() as scratch:
             rows.append(row(family, Path(scratch)))
         print(json.dumps(rows[-1]), flush=True)
