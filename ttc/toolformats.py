@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ttc.core import Message, ToolCall, ToolMessage, Tools
+from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
 from ttc.errors import ConfigError
 
 __all__ = [
@@ -126,14 +126,15 @@ class ToolFormat:
 
     def starts(self, text: str) -> Iterator[int]:
         """Where calls may begin in `text`."""
-        if not self.trigger:
+        mark = self.trigger
+        if not mark:
             blank = len(text) - len(text.lstrip())
             yield _blank(text, blank + len(self.prefix)) if text.startswith(self.prefix, blank) else blank
             return
-        at = text.find(self.trigger)
+        at = text.find(mark)
         while at >= 0:
             yield at
-            at = text.find(self.trigger, at + 1)
+            at = text.find(mark, at + 1)
 
     def parse(self, text: str, start: int, tools: Tools = ()) -> _Reading:
         """Read calls from `start` on, as many as there are."""
@@ -212,7 +213,9 @@ class ToolFormat:
                 read = _ARGUMENTS[hole]
                 arguments, at = read(self, reading, at, name, rest)
         at = _behind(text, at, parts[-1])
-        return ToolCall(name, json.dumps(arguments, ensure_ascii=False)), at
+        spelled = json.dumps(arguments, ensure_ascii=False)
+        is_text = half_character(spelled) is None  # else its escapes are
+        return ToolCall(name, spelled if is_text else json.dumps(arguments)), at
 
     def _object(self, text: str, at: int) -> tuple[tuple[str, dict[str, Any]], int]:
         """Name and arguments in a JSON object."""
@@ -227,7 +230,7 @@ class ToolFormat:
             name = value.get(self.fields[0], value.get("name"))
             arguments = next((value[key] for key in (self.fields[1], "arguments", "parameters") if key in value), {})
         arguments = _object_in(arguments) if isinstance(arguments, str) else arguments
-        if not isinstance(name, str) or not isinstance(arguments, dict):
+        if not isinstance(name, str) or not isinstance(arguments, dict) or half_character(name) is not None:
             raise _NoCall
         return (name, arguments), end
 
@@ -372,12 +375,14 @@ _DECODER = json.JSONDecoder(strict=False)
 def _json_at(text: str, at: int) -> tuple[Any, int]:
     """The JSON at `at`, and where it ends."""
     at = _blank(text, at)
+    if text[at : at + 1] not in ("{", '"', ""):
+        raise _NoCall
     try:
         return _DECODER.raw_decode(text, at)
-    except RecursionError as exc:
-        raise _NoCall from exc
     except json.JSONDecodeError as exc:
         raise (_EndOfText if _is_cut(text, exc) else _NoCall) from exc
+    except (RecursionError, ValueError) as exc:  # a number of thousands of digits
+        raise _NoCall from exc
 
 
 def _object_in(text: str) -> object:

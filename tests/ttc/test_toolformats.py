@@ -179,6 +179,18 @@ def test_values_are_read_as_python_and_as_json_have_them() -> None:
         assert json.loads(coder.read(said, TOOLS)[1][0].arguments) == arguments
 
 
+def test_numbers_of_thousands_of_digits_and_half_characters_break_nothing() -> None:
+    for name in ("hermes", "mistral", "kimi_k2", "llama3"):
+        form = TOOL_FORMATS[name]
+        said = form.write([ToolCall("heat", '{"count": 3}')])
+        long = said.replace("3", "9" * 5000)
+        assert form.read(long) == (long, ())
+        half = form.read(said.replace("count", "\\ud83d"))[1]
+        assert [call.arguments for call in half] == ['{"\\ud83d": 3}'], "as JSON escapes it, which can be sent"
+    named = TOOL_FORMATS["hermes"].write([ToolCall("heat", "{}")]).replace("heat", "\\ud83d")
+    assert TOOL_FORMATS["hermes"].read(named) == (named, ())
+
+
 # -- the choice --------------------------------------------------------------------------------------------------------
 def template(call: str, *, head: str = "", tail: str = "", shows: str = "{{ tools | tojson }}", when: str = "") -> str:
     """A chat template that writes calls as `call` and shows functions as `shows`."""
