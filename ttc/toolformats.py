@@ -825,6 +825,8 @@ def writing_of(template: str, marks: Collection[str], render: Render) -> Writing
         text = render([question], offer)
     except ConfigError:
         return Writing("")
+    if _PROBE not in text:  # it has the word, but presents none
+        return Writing(PLAIN)
     own = [name for name in TOOL_FORMATS if name != PLAIN]
     hints = [name for name in own if (mark := TOOL_FORMATS[name].trigger) and mark in text]
     writes = False
@@ -843,7 +845,7 @@ def writing_of(template: str, marks: Collection[str], render: Render) -> Writing
         names = [name for name in names if TOOL_FORMATS[name].write((call,)) in dialogue] or names
         if names:  # a mark that the template tells the model of, and does not write itself, is more than none
             return writing._replace(name=names[0] if TOOL_FORMATS[names[0]].trigger else [*hints, names[0]][0])
-    if writes or _PROBE not in text:
+    if writes:
         return Writing("")
     # The template writes no call: what it tells the model decides, then what the vocabulary has a token for.
     names = [*hints, *(name for name in own if TOOL_FORMATS[name].trigger in marks)]

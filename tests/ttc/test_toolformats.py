@@ -280,7 +280,9 @@ def test_a_template_that_writes_no_calls_is_believed_in_what_it_tells_and_gets_t
 def test_calls_in_a_form_that_is_not_read_are_none_of_the_formats() -> None:
     odd = template("<call of={{ f.name }}>{{ f.arguments | tojson }}</call>")
     assert writing_of(odd, ("<tool_call>",), renderer(odd)) == Writing("")
-    assert writing_of("{{ messages }}", (), renderer("{{ messages }}")) == Writing(PLAIN), "it shows none"
+    blind = template(f"<tool_call>\n{OWN}\n</tool_call>", shows="")
+    for none in ("{{ messages }}", blind):
+        assert writing_of(none, (), renderer(none)) == Writing(PLAIN), "it shows no functions"
 
 
 def test_the_result_of_a_call_has_the_name_of_its_function() -> None:
