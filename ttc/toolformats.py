@@ -882,13 +882,12 @@ def turns_of(
 ) -> list[dict[str, Any]]:
     """`messages` as chat templates expect them, with `spell` applied to every text.
 
-    Arguments are objects unless `writing` says otherwise, and results have the names of their functions.
+    Arguments are objects unless `writing` says otherwise.
     """
-    names = {call.id: call.name for message in messages if isinstance(message, ToolMessage) for call in message.calls}
-    return [_turn(message, spell, writing or Writing(PLAIN), names) for message in messages]
+    return [_turn(message, spell, writing or Writing(PLAIN)) for message in messages]
 
 
-def _turn(message: Message, spell: Callable[[str], str], writing: Writing, names: Mapping[str, str]) -> dict[str, Any]:
+def _turn(message: Message, spell: Callable[[str], str], writing: Writing) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": spell(message.content)}
     if not isinstance(message, ToolMessage):
         return turn
@@ -901,7 +900,6 @@ def _turn(message: Message, spell: Callable[[str], str], writing: Writing, names
         turn["tool_calls"] = [_function(call, spell, as_text=writing.as_text) for call in message.calls]
     if message.call_id:
         turn["tool_call_id"] = message.call_id
-        turn |= {"name": spell(names[message.call_id])} if message.call_id in names else {}
     return turn
 
 

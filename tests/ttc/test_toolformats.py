@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from ttc.core import Message, ToolCall, ToolMessage
+from ttc.core import ToolCall, ToolMessage
 from ttc.errors import ConfigError
 from ttc.toolformats import PLAIN, TOOL_FORMATS, Writing, turns_of, writing_of
 
@@ -283,12 +283,3 @@ def test_calls_in_a_form_that_is_not_read_are_none_of_the_formats() -> None:
     blind = template(f"<tool_call>\n{OWN}\n</tool_call>", shows="")
     for none in ("{{ messages }}", blind):
         assert writing_of(none, (), renderer(none)) == Writing(PLAIN), "it shows no functions"
-
-
-def test_the_result_of_a_call_has_the_name_of_its_function() -> None:
-    call = ToolMessage("assistant", "", (ToolCall("heat", "{}", "c"),))
-    _, turn = turns_of([call, ToolMessage("tool", "36", (), "c")])
-    assert turn == {"role": "tool", "content": "36", "tool_call_id": "c", "name": "heat"}
-    assert turns_of([Message("user", "x"), ToolMessage("tool", "36", (), "d")])[1] == {
-        "role": "tool", "content": "36", "tool_call_id": "d"
-    }  # fmt: skip
