@@ -10,8 +10,8 @@ say how to call them, they are presented in the Hermes format, in the system mes
 the turns (https://github.com/NousResearch/Hermes-Function-Calling).
 
 Calls need not have been written under a grammar: what cannot be read is text. Where a format has no types, arguments
-have those of the function's schema. Left out: functionary 3.2, Muse, MiniMax M3, code as a call (SmolLM3's Python mode,
-`<|python_tag|>` code), for which a request with tools is refused.
+have those of the function's schema. Left out: functionary 3.2, Command R, Muse, MiniMax M3, and code as a call
+(SmolLM3's Python mode, `<|python_tag|>` code), for which a request with tools is refused.
 """
 
 from __future__ import annotations
