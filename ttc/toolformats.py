@@ -261,7 +261,12 @@ class ToolFormat:
         is_text = isinstance(value, str)
         before, after = self.quotes or ("", "")
         text = f"{before}{value}{after}" if is_text else json.dumps(value, ensure_ascii=False)
-        holes = {"key": key, "value": text, "string": str(is_text).lower(), "type": _type_of(value)}
+        holes = {
+            "key": key,
+            "value": text,
+            "string": str(is_text).lower(),
+            "type": _type_of(value).replace("integer", "number"),
+        }
         return "".join(holes[part] if at % 2 else part for at, part in enumerate(_HOLES.split(self.argument)))
 
     def _mapped(self, value: Any) -> str:
@@ -507,6 +512,7 @@ def types_of(schema: Any, root: Any = None) -> set[str]:
         part = (root.get(table) or {}).get(name)
         return types_of({**part, "$ref": None}) if isinstance(part, Mapping) else set()
     types = {own} if isinstance(own, str) else set(own) if isinstance(own, list) else set()
+    types |= {"integer"} if "number" in types else set()
     if not types:
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         types = {_type_of(value) for value in values} if isinstance(values, list) else set()

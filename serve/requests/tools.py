@@ -238,7 +238,11 @@ class _CallRules:
             text, rules = self._quoted_text(f"{rule}v", schema, after)
             return [f"{rule}: {_quoted(name + sign)} {self._text(before)} {text}", *rules]
         parts = holes_of(self.form.argument)
-        kinds = {"key": name, "string": str(types == {"string"}).lower(), "type": (sorted(types) or ["string"])[0]}
+        kinds = {
+            "key": name,
+            "string": str(types == {"string"}).lower(),
+            "type": (sorted(types - {"integer"}) or ["number" if types else "string"])[0],
+        }
         before, after = self.form.quotes or ("", "")
         is_text = "string" in types or not types
         before, after = (before, after) if is_text else ("", "")

@@ -25,6 +25,7 @@ VALUES: dict[str, Any] = {
     "deep": {"type": "object"},
     "many": {"type": "array"},
     "either": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+    "wide": {"type": ["string", "number"]},
     "own": {"$ref": "#/$defs/Own"},
 }
 SCHEMA = {"type": "object", "properties": VALUES, "$defs": {"Own": {"type": "string", "enum": ["1", "2"]}}}
@@ -114,7 +115,12 @@ TEXTS = (
 )
 ARGUMENTS: list[dict[str, Any]] = [{"text": text} for text in TEXTS]
 ARGUMENTS += [{}, {"count": -7, "share": 1.5, "on": False}, {"on": True, "none": None}, {"own": "1"}]
-ARGUMENTS += [{"deep": {"k": ["x", "y, z"], "n": {"m": 1}}, "many": ["a", 2, []]}, {"either": "x"}, {"either": 3}]
+ARGUMENTS += [
+    {"deep": {"k": ["x", "y, z"], "n": {"m": 1}}, "many": ["a", 2, []]},
+    {"either": "x"},
+    {"either": 3},
+    {"wide": 3},
+]
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
