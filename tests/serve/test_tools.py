@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,6 +200,28 @@ def test_text_that_calls_nothing_is_streamed_as_it_comes(server: Running) -> Non
     texts = [part["delta"]["content"] for chunk in chunks for part in chunk["choices"] if part["delta"].get("content")]
     assert len(texts) > 3
     assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+def test_words_are_streamed_by_a_model_whose_calls_have_no_mark(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(generator_folder(None), folder)
+    template = folder / "chat_template.jinja"
+    call = '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
+    calls = "{% for c in m.tool_calls or [] %}" + call + "{% endfor %}"
+    turns = "{{ tools | tojson if tools else '' }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    template.write_text(
+        f"{turns}{calls}{{{{ (m.content or '') + '<|im_end|>\n' }}}}{{% endfor %}}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    engine = embedded(str(folder))
+    assert engine.tool_format == "llama3"
+    body = chat("What is 2+3?", tools=TOOLS[:1], max_tokens=12, seed=1, temperature=0)
+    with running(served(engine)) as place:
+        whole_text = place.ask(body).json()["choices"][0]["message"]["content"]
+        chunks = chunks_of(place.ask({**body, "stream": True}).text)
+    asyncio.run(engine.close())
+    texts = [part["delta"].get("content") or "" for chunk in chunks for part in chunk["choices"]]
+    assert whole_text and "".join(texts) == whole_text
 
 
 def test_calls_and_results_of_earlier_turns_are_read(client: openai.OpenAI) -> None:
