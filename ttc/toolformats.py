@@ -213,9 +213,9 @@ class ToolFormat:
                 read = _ARGUMENTS[hole]
                 arguments, at = read(self, reading, at, name, rest)
         at = _behind(text, at, parts[-1])
-        spelled = json.dumps(arguments, ensure_ascii=False)
-        is_text = half_character(spelled) is None  # else its escapes are
-        return ToolCall(name, spelled if is_text else json.dumps(arguments)), at
+        spelling = json.dumps(arguments, ensure_ascii=False)
+        is_text = half_character(spelling) is None  # else its escapes are
+        return ToolCall(name, spelling if is_text else json.dumps(arguments)), at
 
     def _object(self, text: str, at: int) -> tuple[tuple[str, dict[str, Any]], int]:
         """Name and arguments in a JSON object."""

@@ -209,10 +209,10 @@ class _CallRules:
             if is_strict:
                 raise _unsupported(place, "this model writes arguments one by one, so all must stand in properties")
             return self._free(rule, hole)
-        shaped = next((name for name, part in properties.items() if _is_shaped(part)), None)
-        if is_strict and shaped is not None and hole != "python":
+        text_name = next((name for name, part in properties.items() if _is_shaped(part)), None)
+        if is_strict and text_name is not None and hole != "python":
             raise _unsupported(
-                place, f"{shaped} has a pattern, format or length, and this model's texts have no quotes"
+                place, f"{text_name} has a pattern, format or length, and this model's texts have no quotes"
             )
         required = schema.get("required")
         needs = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
