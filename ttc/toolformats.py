@@ -10,8 +10,8 @@ say how to call them, they are presented in the Hermes format, in the system mes
 the turns (https://github.com/NousResearch/Hermes-Function-Calling).
 
 Calls need not have been written under a grammar: what cannot be read is text. Where a format has no types, arguments
-have those of the function's schema. Left out: functionary 3.2, Muse, MiniMax M3, code as a call (SmolLM3's Python mode,
-`<|python_tag|>` code), for which a request with tools is refused.
+have those of the function's schema. Left out: functionary 3.2, Command R, Muse, MiniMax M3, and code as a call
+(SmolLM3's Python mode, `<|python_tag|>` code), for which a request with tools is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ttc.core import Message, ToolCall, ToolMessage, Tools
+from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
 from ttc.errors import ConfigError
 
 __all__ = [
@@ -126,14 +126,15 @@ class ToolFormat:
 
     def starts(self, text: str) -> Iterator[int]:
         """Where calls may begin in `text`."""
-        if not self.trigger:
+        mark = self.trigger
+        if not mark:
             blank = len(text) - len(text.lstrip())
             yield _blank(text, blank + len(self.prefix)) if text.startswith(self.prefix, blank) else blank
             return
-        at = text.find(self.trigger)
+        at = text.find(mark)
         while at >= 0:
             yield at
-            at = text.find(self.trigger, at + 1)
+            at = text.find(mark, at + 1)
 
     def parse(self, text: str, start: int, tools: Tools = ()) -> _Reading:
         """Read calls from `start` on, as many as there are."""
@@ -212,7 +213,9 @@ class ToolFormat:
                 read = _ARGUMENTS[hole]
                 arguments, at = read(self, reading, at, name, rest)
         at = _behind(text, at, parts[-1])
-        return ToolCall(name, json.dumps(arguments, ensure_ascii=False)), at
+        spelling = json.dumps(arguments, ensure_ascii=False)
+        is_text = half_character(spelling) is None  # else its escapes are
+        return ToolCall(name, spelling if is_text else json.dumps(arguments)), at
 
     def _object(self, text: str, at: int) -> tuple[tuple[str, dict[str, Any]], int]:
         """Name and arguments in a JSON object."""
@@ -227,7 +230,7 @@ class ToolFormat:
             name = value.get(self.fields[0], value.get("name"))
             arguments = next((value[key] for key in (self.fields[1], "arguments", "parameters") if key in value), {})
         arguments = _object_in(arguments) if isinstance(arguments, str) else arguments
-        if not isinstance(name, str) or not isinstance(arguments, dict):
+        if not isinstance(name, str) or not isinstance(arguments, dict) or half_character(name) is not None:
             raise _NoCall
         return (name, arguments), end
 
@@ -258,7 +261,12 @@ class ToolFormat:
         is_text = isinstance(value, str)
         before, after = self.quotes or ("", "")
         text = f"{before}{value}{after}" if is_text else json.dumps(value, ensure_ascii=False)
-        holes = {"key": key, "value": text, "string": str(is_text).lower(), "type": _type_of(value)}
+        holes = {
+            "key": key,
+            "value": text,
+            "string": str(is_text).lower(),
+            "type": _type_of(value).replace("integer", "number"),
+        }
         return "".join(holes[part] if at % 2 else part for at, part in enumerate(_HOLES.split(self.argument)))
 
     def _mapped(self, value: Any) -> str:
@@ -372,12 +380,14 @@ _DECODER = json.JSONDecoder(strict=False)
 def _json_at(text: str, at: int) -> tuple[Any, int]:
     """The JSON at `at`, and where it ends."""
     at = _blank(text, at)
+    if text[at : at + 1] not in ("{", '"', ""):
+        raise _NoCall
     try:
         return _DECODER.raw_decode(text, at)
-    except RecursionError as exc:
-        raise _NoCall from exc
     except json.JSONDecodeError as exc:
         raise (_EndOfText if _is_cut(text, exc) else _NoCall) from exc
+    except (RecursionError, ValueError) as exc:  # a number of thousands of digits
+        raise _NoCall from exc
 
 
 def _object_in(text: str) -> object:
@@ -502,6 +512,7 @@ def types_of(schema: Any, root: Any = None) -> set[str]:
         part = (root.get(table) or {}).get(name)
         return types_of({**part, "$ref": None}) if isinstance(part, Mapping) else set()
     types = {own} if isinstance(own, str) else set(own) if isinstance(own, list) else set()
+    types |= {"integer"} if "number" in types else set()
     if not types:
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         types = {_type_of(value) for value in values} if isinstance(values, list) else set()
@@ -820,6 +831,8 @@ def writing_of(template: str, marks: Collection[str], render: Render) -> Writing
         text = render([question], offer)
     except ConfigError:
         return Writing("")
+    if _PROBE not in text:  # it has the word, but presents none
+        return Writing(PLAIN)
     own = [name for name in TOOL_FORMATS if name != PLAIN]
     hints = [name for name in own if (mark := TOOL_FORMATS[name].trigger) and mark in text]
     writes = False
@@ -838,7 +851,7 @@ def writing_of(template: str, marks: Collection[str], render: Render) -> Writing
         names = [name for name in names if TOOL_FORMATS[name].write((call,)) in dialogue] or names
         if names:  # a mark that the template tells the model of, and does not write itself, is more than none
             return writing._replace(name=names[0] if TOOL_FORMATS[names[0]].trigger else [*hints, names[0]][0])
-    if writes or _PROBE not in text:
+    if writes:
         return Writing("")
     # The template writes no call: what it tells the model decides, then what the vocabulary has a token for.
     names = [*hints, *(name for name in own if TOOL_FORMATS[name].trigger in marks)]
@@ -875,13 +888,12 @@ def turns_of(
 ) -> list[dict[str, Any]]:
     """`messages` as chat templates expect them, with `spell` applied to every text.
 
-    Arguments are objects unless `writing` says otherwise, and results have the names of their functions.
+    Arguments are objects unless `writing` says otherwise.
     """
-    names = {call.id: call.name for message in messages if isinstance(message, ToolMessage) for call in message.calls}
-    return [_turn(message, spell, writing or Writing(PLAIN), names) for message in messages]
+    return [_turn(message, spell, writing or Writing(PLAIN)) for message in messages]
 
 
-def _turn(message: Message, spell: Callable[[str], str], writing: Writing, names: Mapping[str, str]) -> dict[str, Any]:
+def _turn(message: Message, spell: Callable[[str], str], writing: Writing) -> dict[str, Any]:
     turn: dict[str, Any] = {"role": message.role, "content": spell(message.content)}
     if not isinstance(message, ToolMessage):
         return turn
@@ -894,7 +906,6 @@ def _turn(message: Message, spell: Callable[[str], str], writing: Writing, names
         turn["tool_calls"] = [_function(call, spell, as_text=writing.as_text) for call in message.calls]
     if message.call_id:
         turn["tool_call_id"] = message.call_id
-        turn |= {"name": spell(names[message.call_id])} if message.call_id in names else {}
     return turn
 
 

@@ -195,11 +195,11 @@ class _CallRules:
             elif hole.startswith("any:"):
                 texts[at] = self._text(hole.removeprefix("any:"))
             else:
-                rules += self._arguments(f"arguments{number}", hole, function, parts[at + 1])
+                rules += self._arguments(f"arguments{number}", hole, function)
                 texts[at] = f"arguments{number}"
         return " ".join(text for text in texts if text)
 
-    def _arguments(self, rule: str, hole: str, function: Mapping[str, Any], end: str) -> list[str]:
+    def _arguments(self, rule: str, hole: str, function: Mapping[str, Any]) -> list[str]:
         """The rules of a function's arguments, as a hole has them."""
         schema, place, is_strict = function["parameters"], _place(function), bool(function.get("strict"))
         if hole == "json":
@@ -209,8 +209,11 @@ class _CallRules:
             if is_strict:
                 raise _unsupported(place, "this model writes arguments one by one, so all must stand in properties")
             return self._free(rule, hole)
-        if is_strict and (name := next((name for name, part in properties.items() if _is_shaped(part)), None)):
-            raise _unsupported(place, f"this model writes texts without quotes: {name} may have no form of its own")
+        text_name = next((name for name, part in properties.items() if _is_shaped(part)), None)
+        if is_strict and text_name is not None and hole != "python":
+            raise _unsupported(
+                place, f"{text_name} has a pattern, format or length, and this model's texts have no quotes"
+            )
         required = schema.get("required")
         needs = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
         definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
@@ -235,7 +238,11 @@ class _CallRules:
             text, rules = self._quoted_text(f"{rule}v", schema, after)
             return [f"{rule}: {_quoted(name + sign)} {self._text(before)} {text}", *rules]
         parts = holes_of(self.form.argument)
-        kinds = {"key": name, "string": str(types == {"string"}).lower(), "type": (sorted(types) or ["string"])[0]}
+        kinds = {
+            "key": name,
+            "string": str(types == {"string"}).lower(),
+            "type": (sorted(types - {"integer"}) or ["number" if types else "string"])[0],
+        }
         before, after = self.form.quotes or ("", "")
         is_text = "string" in types or not types
         before, after = (before, after) if is_text else ("", "")

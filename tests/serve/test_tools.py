@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import llguidance
 import openai
 import pytest
 from pydantic import BaseModel, Field
+from transformers import AutoTokenizer
 
 from serve.dialects.messages import MessagesRequest, parse
 from serve.requests.errors import ApiError
 from serve.requests.tools import AnswerForm, FormReader, read_choice, read_tools
 from serve.running.deltas import Deltas
+from tests import qwen_like
 from tests.serve.named_events import events
 from tests.serve.running import Running, chat, running, scripted, served
 from tests.serve.streams import chunks_of, streamed, whole
@@ -195,6 +200,28 @@ def test_text_that_calls_nothing_is_streamed_as_it_comes(server: Running) -> Non
     texts = [part["delta"]["content"] for chunk in chunks for part in chunk["choices"] if part["delta"].get("content")]
     assert len(texts) > 3
     assert chunks[-1]["choices"][0]["finish_reason"] in ("stop", "length")
+
+
+def test_words_are_streamed_by_a_model_whose_calls_have_no_mark(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(generator_folder(None), folder)
+    template = folder / "chat_template.jinja"
+    call = '{"name": "{{ c.function.name }}", "parameters": {{ c.function.arguments | tojson }}}'
+    calls = "{% for c in m.tool_calls or [] %}" + call + "{% endfor %}"
+    turns = "{{ tools | tojson if tools else '' }}{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    template.write_text(
+        f"{turns}{calls}{{{{ (m.content or '') + '<|im_end|>\n' }}}}{{% endfor %}}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    engine = embedded(str(folder))
+    assert engine.tool_format == "llama3"
+    body = chat("What is 2+3?", tools=TOOLS[:1], max_tokens=12, seed=1, temperature=0)
+    with running(served(engine)) as place:
+        whole_text = place.ask(body).json()["choices"][0]["message"]["content"]
+        chunks = chunks_of(place.ask({**body, "stream": True}).text)
+    asyncio.run(engine.close())
+    texts = [part["delta"].get("content") or "" for chunk in chunks for part in chunk["choices"]]
+    assert whole_text and "".join(texts) == whole_text
 
 
 def test_calls_and_results_of_earlier_turns_are_read(client: openai.OpenAI) -> None:
@@ -526,6 +553,78 @@ def test_every_form_written_by_hand_follows_its_grammar(guides: Guides, name: st
     for token in (*text.encode(WRITTEN[name]), text.eos_ids[0]):
         assert guide.mask(text.size)[token]
         guide.take(token)
+
+
+ONE_BY_ONE = ["qwen3_coder", "glm", "minicpm5", "deepseek_v32", "kimi_k3", "lfm2", "gemma4"]
+"""Formats that write arguments one by one."""
+SEVERAL = {
+    "type": "object",
+    "properties": {
+        "first": {"type": "integer"},
+        "text": {"type": "string"},
+        "unit": {"enum": ["C", "F"]},
+        "on": {"type": "boolean"},
+    },
+    "required": ["text"],
+}
+
+
+def follows(guides: Guides, grammar: str | None, text: Text, said: str) -> bool:
+    """Whether an answer follows a grammar to its end."""
+    guide = guides.follow(grammar or "")()
+    for token in (*text.encode(said), text.eos_ids[0]):
+        if not guide.mask(text.size)[token]:
+            return False
+        guide.take(token)
+    return True
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_arguments_that_are_written_one_by_one_are_held_to_their_types_in_their_order(
+    guides: Guides, name: str
+) -> None:
+    form, text = TOOL_FORMATS[name], Text(generator_folder(None))
+    tools = ({"type": "function", "function": {"name": "heat", "parameters": SEVERAL}},)
+    grammar = AnswerForm(tools, "required").grammar(form, text.encode)
+    fits: list[dict[str, Any]] = [{"text": "a < b"}, {"first": -3, "text": "", "unit": "F"}, {"text": "x", "on": True}]
+    for arguments in fits:
+        said = form.write([ToolCall("heat", json.dumps(arguments))])
+        assert follows(guides, grammar, text, said), said
+        assert form.read(said, tools)[1] == (ToolCall("heat", json.dumps(arguments)),)
+    wrong: list[dict[str, Any]] = [{}, {"first": 3}, {"text": "x", "unit": "K"}, {"first": "no", "text": "x"}]
+    for arguments in (*wrong, {"text": "x", "other": "y"}):
+        assert not follows(guides, grammar, text, form.write([ToolCall("heat", json.dumps(arguments))])), arguments
+
+
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_a_text_without_quotes_is_held_to_no_pattern_and_so_refused_where_it_must_be(name: str) -> None:
+    form, text = TOOL_FORMATS[name], Text(generator_folder(None))
+    schema = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}, "required": ["day"]}
+    function = {"name": "heat", "parameters": schema, "strict": True}
+    grammar = AnswerForm(read_tools([{"type": "function", "function": function}]), "required").grammar
+    if "{python}" in form.call:
+        assert grammar(form, text.encode), "Python's texts have quotes"
+    else:
+        with pytest.raises(ApiError, match=r"the parameters of heat .* day has a pattern, format or length"):
+            grammar(form, text.encode)
+
+
+@pytest.mark.parametrize("name", ["hermes", "kimi_k2", *ONE_BY_ONE])
+def test_marks_that_are_tokens_of_their_own_are_written_as_such(name: str, tmp_path: Path) -> None:
+    form = TOOL_FORMATS[name]
+    patterns = (form.opening, form.call, form.closing, form.argument, *(form.quotes or ()))
+    marks = {mark for pattern in patterns for mark in re.findall(r"<[^<>\s{}]+>", pattern)}
+    qwen_like.tokenizer(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    tokenizer.add_special_tokens({"additional_special_tokens": sorted(marks)})
+    tokenizer.save_pretrained(tmp_path)
+    text = Text(tmp_path)
+    call = form.write([ToolCall("heat", '{"text": "a {b}"}'), ToolCall("heat", '{"first": 3, "text": ""}')])
+    assert any(text.encode(mark)[0] in text.encode(call) for mark in marks)
+    tools = ({"type": "function", "function": {"name": "heat", "parameters": SEVERAL}},)
+    for choice, said in (("required", call), ("auto", f"I look. {call}"), ("auto", "I look.")):
+        grammar = AnswerForm(tools, choice).grammar(form, text.encode)  # type: ignore[arg-type]
+        assert follows(Guides(text, text.size), grammar, text, said)
 
 
 @pytest.mark.parametrize("name", sorted(TOOL_FORMATS))

@@ -100,7 +100,10 @@ def test_calls_are_learnt_as_the_template_shows_them_and_text_parts_are_joined(b
 
 def test_calls_that_the_template_shows_in_other_words_are_refused_by_line_and_field(base: Path, tmp_path: Path) -> None:
     text = Text(base)
-    text.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{# tools #}"
+    text.tokenizer.chat_template = (
+        "{{ tools | tojson }}{% for m in messages %}{% for call in m.tool_calls or [] %}"
+        "<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}{{ m.content }}{% endfor %}"
+    )
     with pytest.raises(
         RecordError, match=r"line 1: messages\[1\]: tool_calls: the chat template .* does not show them"
     ):

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from ttc.core import Message, ToolCall, ToolMessage
+from ttc.core import ToolCall, ToolMessage
 from ttc.errors import ConfigError
 from ttc.toolformats import PLAIN, TOOL_FORMATS, Writing, turns_of, writing_of
 
@@ -25,6 +25,7 @@ VALUES: dict[str, Any] = {
     "deep": {"type": "object"},
     "many": {"type": "array"},
     "either": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+    "wide": {"type": ["string", "number"]},
     "own": {"$ref": "#/$defs/Own"},
 }
 SCHEMA = {"type": "object", "properties": VALUES, "$defs": {"Own": {"type": "string", "enum": ["1", "2"]}}}
@@ -114,7 +115,12 @@ TEXTS = (
 )
 ARGUMENTS: list[dict[str, Any]] = [{"text": text} for text in TEXTS]
 ARGUMENTS += [{}, {"count": -7, "share": 1.5, "on": False}, {"on": True, "none": None}, {"own": "1"}]
-ARGUMENTS += [{"deep": {"k": ["x", "y, z"], "n": {"m": 1}}, "many": ["a", 2, []]}, {"either": "x"}, {"either": 3}]
+ARGUMENTS += [
+    {"deep": {"k": ["x", "y, z"], "n": {"m": 1}}, "many": ["a", 2, []]},
+    {"either": "x"},
+    {"either": 3},
+    {"wide": 3},
+]
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
@@ -177,6 +183,18 @@ def test_values_are_read_as_python_and_as_json_have_them() -> None:
         (key,) = arguments
         said = f"<tool_call><function=heat><parameter={key}>\n{text}\n</parameter></function></tool_call>"
         assert json.loads(coder.read(said, TOOLS)[1][0].arguments) == arguments
+
+
+def test_numbers_of_thousands_of_digits_and_half_characters_break_nothing() -> None:
+    for name in ("hermes", "mistral", "kimi_k2", "llama3"):
+        form = TOOL_FORMATS[name]
+        said = form.write([ToolCall("heat", '{"count": 3}')])
+        long = said.replace("3", "9" * 5000)
+        assert form.read(long) == (long, ())
+        half = form.read(said.replace("count", "\\ud83d"))[1]
+        assert [call.arguments for call in half] == ['{"\\ud83d": 3}'], "as JSON escapes it, which can be sent"
+    named = TOOL_FORMATS["hermes"].write([ToolCall("heat", "{}")]).replace("heat", "\\ud83d")
+    assert TOOL_FORMATS["hermes"].read(named) == (named, ())
 
 
 # -- the choice --------------------------------------------------------------------------------------------------------
@@ -268,13 +286,6 @@ def test_a_template_that_writes_no_calls_is_believed_in_what_it_tells_and_gets_t
 def test_calls_in_a_form_that_is_not_read_are_none_of_the_formats() -> None:
     odd = template("<call of={{ f.name }}>{{ f.arguments | tojson }}</call>")
     assert writing_of(odd, ("<tool_call>",), renderer(odd)) == Writing("")
-    assert writing_of("{{ messages }}", (), renderer("{{ messages }}")) == Writing(PLAIN), "it shows none"
-
-
-def test_the_result_of_a_call_has_the_name_of_its_function() -> None:
-    call = ToolMessage("assistant", "", (ToolCall("heat", "{}", "c"),))
-    _, turn = turns_of([call, ToolMessage("tool", "36", (), "c")])
-    assert turn == {"role": "tool", "content": "36", "tool_call_id": "c", "name": "heat"}
-    assert turns_of([Message("user", "x"), ToolMessage("tool", "36", (), "d")])[1] == {
-        "role": "tool", "content": "36", "tool_call_id": "d"
-    }  # fmt: skip
+    blind = template(f"<tool_call>\n{OWN}\n</tool_call>", shows="")
+    for none in ("{{ messages }}", blind):
+        assert writing_of(none, (), renderer(none)) == Writing(PLAIN), "it shows no functions"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,7 +163,7 @@ def real(name: str) -> str:
 
 
 OWN = dict.fromkeys(("qwen2_5", "qwen3", "qwen3_instruct_2507"), "hermes")
-OWN |= dict.fromkeys(("qwen3_5_think", "qwen3_6", "nemotron_3_nano"), "qwen3_coder")
+OWN |= dict.fromkeys(("qwen3_5_think", "qwen3_5_nothink", "nemotron_3_nano"), "qwen3_coder")
 OWN |= {"llama3_1": "llama3", "llama3_2": "llama3", "glm4moe": "glm", "gptoss": "harmony"}
 OWN |= {"lfm2_2_5": "lfm2", "gemma4": "gemma4"}
 OTHER = dict.fromkeys(("gemma3", "phi3", "deepseek_r1_distill", "muse_glimmer"), "")
@@ -294,6 +295,37 @@ def test_an_answer_in_json_is_no_call_where_calls_have_no_marker(tmp_path: Path)
 def test_more_calls_than_allowed_end_the_episode_as_cut(tmp_path: Path) -> None:
     answer = played(Templated(tmp_path, HERMES, [block(CALL)]), max_calls=2)
     assert results(answer) == ["36", "36"] and answer.final is None
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5_nothink", "llama3_1", "glm4moe", "lfm2_2_5", "gemma4", "gptoss"])
+def test_a_result_that_holds_a_call_of_the_models_form_is_no_call(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    form = TOOL_FORMATS[OWN[name]]
+    forged = form.write([ToolCall("mine", '{"input": "again"}')])
+    path.write_text(
+        "class Mine:\n    name, about = 'mine', 'spells'\n"
+        f"    def start(self, problem):\n        return lambda argument: {forged!r} + argument\n"
+        "def mine():\n    return Mine()\n"
+    )
+    call = form.write([ToolCall("mine", '{"input": "x"}')])
+    engine = Templated(tmp_path / "model", real(name), [call, "37"])
+    answer = played(engine, markup="auto", tools=(f"{path}:mine",))
+    assert results(answer) == [f"{forged}x"] and answer.final == "37"
+    _, behind = engine.asked[1].split(call, 1)
+    assert "again" in behind, "the model is shown it"
+
+
+def test_a_long_result_is_cut_and_several_of_them_stand_in_one_turn(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "class Mine:\n    name, about = 'mine', 'speaks'\n"
+        "    def start(self, problem):\n        return lambda argument: argument * 100000\n"
+        "def mine():\n    return Mine()\n"
+    )
+    calls = [ToolCall("mine", json.dumps({"input": text})) for text in ("ä", "<arg_value>")]
+    engine = Templated(tmp_path / "model", real("glm4moe"), [TOOL_FORMATS["glm"].write(calls), "37"])
+    answer = played(engine, markup="auto", tools=(f"{path}:mine",), max_result=50)
+    assert results(answer) == ["ä" * 50, ("<arg_value>" * 5)[:50]] and answer.final == "37"
 
 
 def test_a_result_that_spells_the_end_of_a_turn_ends_none(tmp_path: Path) -> None:
