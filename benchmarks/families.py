@@ -12,7 +12,8 @@ than 1e-4 is rounding.
 `core` is what runs the model: the engine's own code, or transformers' module (`ttc.engines.embedded.core.fallback`). A
 family that the engine refuses is listed with its error. `on_a_gpu` is what would run it on a GPU.
 Encoders with a language-model head are listed by transformers, too. Left out: families whose configuration these few
-sizes do not fit (`not_made`), and what a model of images or speech reads besides text. Cost: 15 minutes of one core.
+sizes do not fit (`not_made`), and what a model of images or speech reads besides text. The last
+lines that are printed are the table of benchmarks/README.md. Cost: 15 minutes of one core.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ import argparse
 import asyncio
 import json
 import logging
+import re
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import copy
 from typing import Any, NamedTuple
@@ -209,25 +211,51 @@ def row(family: str, scratch: Path) -> dict[str, Any]:
         return {"family": family, "refused": str(exc).replace(f"{folder}: ", "")}
 
 
-def main() -> None:
-    """Print a line for each family."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The families by what came of them, as rows of a table."""
+    seeing, refusals = families(seeing=True), [one for one in rows if "refused" in one]
+    apart = [one for one in refusals if re.search("different lengths|later tokens", one["refused"])]
+    own = [one for one in refusals if "cache of its own kind" in one["refused"]]
+    through = [one for one in rows if one.get("core") == "transformers"]
+    kinds = {
+        "the engine's own code": [one for one in rows if one.get("core") == "own"],
+        "the same on a GPU": [one for one in rows if one.get("on_a_gpu") == "own"],
+        "transformers' modules": [one for one in through if one["family"] not in seeing],
+        "the same, texts of models that also read images": [one for one in through if one["family"] in seeing],
+        "different": [one for one in rows if one.get("different")],
+        "refused: attends to later tokens, or cannot decode texts of different lengths together": apart,
+        "refused: a cache of its own kind": own,
+        "refused: other reasons": [one for one in refusals if one not in apart + own],
+        "not made: these few sizes do not fit": [one for one in rows if "not_made" in one],
+    }
+    for kind, members in kinds.items():
+        yield f"| {kind} ({len(members)}) | {', '.join(one['family'] for one in members)} |"
+
+
+def sweep(
+    text: str | None,
+    names: Collection[str],
+    one: Callable[[str, Path], dict[str, Any]],
+    lines: Callable[[Sequence[Mapping[str, Any]]], Iterator[str]],
+) -> None:
+    """Print the report of each family, and a table of all."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="FAMILY")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     rows = []
-    for family in args.only or sorted(families(seeing=False) | families(seeing=True)):
+    for family in args.only or sorted(names):
         with tempfile.TemporaryDirectory() as scratch:
-            rows.append(row(family, Path(scratch)))
+            rows.append(one(family, Path(scratch)))
         print(json.dumps(rows[-1]), flush=True)
         if args.json:
             report = {"machine": machine(), **facts(), "rows": rows}
             args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    wrong = [one["family"] for one in rows if one.get("different")]
-    print(f"{len(rows)} families, {sum('core' in one for one in rows)} run, {len(wrong)} differ: {' '.join(wrong)}")
+    for line in lines(rows):
+        print(line)
 
 
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, families(seeing=False) | families(seeing=True), row, table)

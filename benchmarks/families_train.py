@@ -21,11 +21,7 @@ Left out: half precision, split weights, and what `benchmarks.families` leaves o
 
 from __future__ import annotations
 
-import argparse
 import json
-import logging
-import tempfile
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +29,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.beside_trl import facts
-from benchmarks.families import tiny
-from benchmarks.machine import machine
+from benchmarks.families import families, sweep, tiny
 from train.base.models import load_model, load_tokenizer, save_model
 from train.base.optimiser import Optimiser
 from train.base.weights import LoraLinear, add_lora, merged_state
@@ -281,27 +275,5 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         yield f"| {kind} ({len(names)}) | {', '.join(names)} |"
 
 
-def main() -> None:
-    """Print a line for each family."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", metavar="FAMILY")
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    rows = []
-    for family in args.only or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
-        with tempfile.TemporaryDirectory() as scratch:
-            rows.append(row(family, Path(scratch)))
-        print(json.dumps(rows[-1]), flush=True)
-        if args.json:
-            report = {"machine": machine(), **facts(), "rows": rows}
-            args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for line in table(rows):
-        print(line)
-
-
 if __name__ == "__main__":
-    main()
+    sweep(__doc__, families(seeing=False), row, table)
