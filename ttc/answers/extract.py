@@ -477,6 +477,7 @@ _JSON_CHARS = 5000
 """Characters of the longest such field and what follows it."""
 _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
+    "alternativa", "opción", "opção", "trả lời", "вариант", "答案",
     "ergebnis", "résultat", "resultado", "risultato", "результат",
     "antwoord", "svar", "odpověď", "răspuns", "válasz", "απάντηση", "відповідь", "תשובה", "答え", "正解", "解答", "답",
     "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "जवाब", "উত্তর", "คำตอบ", "விடை", "సమాధానం", "జవాబు", "回答",
@@ -491,18 +492,18 @@ _FOREIGN = re.compile(
     r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|jawapan(?:nya)?|cevap|cavab|odpowiedź"
     r"|đáp\s(?:án|số)(?:\s(?:đúng|cuối\scùng))?|antwoord|svar(?:et)?|odpověď|odpoveď|odgovor|răspuns(?:ul)?|válasz"
     r"|απάντηση|відповідь|отговор(?:ът)?|одговор|vastaus|sagot|jibu|ה?תשובה|جواب|پاسخ|উত্তর|விடை|సమాధానం|జవాబు"
-    r"|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
-    r"(?:\s(?:final\w*|corr?ett?[ao]|correct[ae]|akhir\w*|sahihi|la\smwisho))?\**\s?"
+    r"|(?:end)?ergebnis|résultat|resultado|risultato|результат|alternativa|opción|opção|câu\strả\slời|вариант)"
+    r"(?:\s(?:final\w*|corr?ett?[ao]|correct[ae]|akhir\w*|yang\sbenar|sahihi|la\smwisho))?\**\s?"
     rf"(?:(?:(?<=\s){_IS}\b\s*)?[:：=]|(?<=\s)(?:{_IS}|[—–])(?=\s)|(?<=\s)(?=[-−]?[\d$\\]))"
     r"|\bist\sdie\s(?:(?:richtige|korrekte|endgültige|gesuchte)\s)?antwort\b\s*:?(?=\s?[-\d$*\\])"
-    r"|(?:答え|正解|解答|回答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
+    r"|(?:答え|正解|解答|回答)\s?[は:：]|【答案】|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
     r"|(?:उत्तर|जवाब)\s?(?:है\s?)?[:：]|उत्तर\s(?:है\s)?(?=[-\d$*\\]|[A-Z]\sहै)|คำตอบ(?:สุดท้าย|ที่ถูกต้อง)?\s?(?:คือ|[:：])"
     r")\**\s*",
     re.IGNORECASE,
 )
 """The phrases of other languages before an answer: `Respuesta final: `, `La réponse est `, `答えは`."""
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right|best|closest|nearest)\s+(?:result|solution|option|choice|statement|one)(?:\shere)?"
+    r"(?:\b(?:(?:final|correct|right|best|closest|nearest|selected|chosen)\s+(?:result|solution|option|choice|statement|one)(?:\shere)?"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
     r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))(?:\*|__|</?(?:b|strong|em|i)>)*"
     r"(?:,\s(?:therefore|then|thus|hence|finally|of\scourse|in\sfact),)?\s*"
@@ -610,7 +611,9 @@ _SUPPOSED = re.compile(
 _TEMPTING = re.compile(
     r"\b(?:(?:wrong|incorrect|false|tempting|a mistake) to (?:say|think|claim|conclude|believe|guess|assume)"
     r"|(?:one|you|we|I|some|many) (?:might|may|could|would) (?:be tempted|think|say|guess|expect|conclude|believe)"
-    r"|(?:students?|people|teacher|friend|others|someone) (?:\w+ )?(?:say|think|claim|believe|guess|argue)s?)\b"
+    r"|(?:students?|people|teacher|friend|others|someone) (?:\w+ )?(?:say|think|claim|believe|guess|argue)s?"
+    r"|(?!I\b|we\b)[A-Za-z]+ (?:thinks|thought|guess(?:es|ed)|claim(?:s|ed)|believe[sd]|says|said)"
+    r"(?= (?:that )?the\b))\b"
     r"(?:(?!\bbut\b)[^.!?\n])*\Z"
     r"|\bnote\b(?: that)?[:,]? (?:that )?if\b[^.!?\n]*\Z",
     re.IGNORECASE,
