@@ -226,7 +226,8 @@ _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IG
 r"""An `or` right behind a box: `\boxed{1} or \boxed{2}`."""
 _OR_VALUE = re.compile(
     r"(?:\\?\)|[\s$,(])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
-    r"|(?:[—–;.]{1,3}\s*)?\b(?:no|actually|rather|i mean|make that|correction)\b[,:]?(?:\s+it\s+is)?(?=\s*[-$(\\\d]))"
+    r"|(?:[—–;.]{1,3}\s*)?\b(?:no,|(?:actually|rather|i mean|make that|correction)\b[,:]?)(?:\s+it\s+is)?"
+    r"(?=\s*[-$(\\\d]))"
     r"[\s$(\\]*(?P<value>(?:(?:about|approximately|approx\.|roughly|around)\s+)?\$?[-+]?[\d\\][^\s,;$]{0,80})",
     re.IGNORECASE,
 )
@@ -550,9 +551,9 @@ _CLAUSE_END = re.compile(
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
 """The end of the clause that a phrase begins: a line, a full stop, a reason, `, since`, a place, `(at x = 3)`."""
-_NAME_ENDS = r"(?=\s[A-Z][\w'’-]+[.!*\"]*\s*(?:\n|\Z))"
+_NAME_ENDS = r"(?=\s[A-Z][\w'’-]+(?:[.!*\"]|\s*(?:\n|\Z)))"
 _NO_STOP = re.compile(
-    r"(?<![\w.])(?:St|Mt|Ft|Mr|Mrs|Ms|Dr|Prof)\.(?=\s[A-Z])|\b[A-Z]\.(?=\s[A-Z]\.)"
+    r"(?<![\w.])(?:St|Mt|Ft|Mr|Mrs|Ms|Dr|Prof)\.(?=\s[A-Z])|\b[A-Z]\.(?=\s(?:[A-Z]\.|[a-z]))|\bNo\.(?=\s\d)"
     rf"|(?:(?<=[A-Z]\.\s)|(?<=[A-Z]\.)|\b[A-Z][a-z'’-]+\s)[A-Z]\.{_NAME_ENDS}"
 )
 """What a full stop ends no clause behind: a title or an initial, where the name goes on, J. K. Rowling."""
@@ -602,9 +603,9 @@ def last_field(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
 
 _SUPPOSED = re.compile(
     r"\b(?:suppos(?:e|ing)|assum(?:e|ing)|imagine|pretend|if|whether|unless"
-    r"|(?:doubt|unlikely|untrue|not true)(?=\s+that))"
+    r"|(?:(?<!\bno )doubt|unlikely|untrue|not true)(?=\s+that))"
     r"(?:\s+that)?(?:\s+(?:the|our|my|your))?(?:\s+(?:final|correct|right|true))?\s+\Z"
-    r"|\bdoubt(?:\s+the)?\s+\Z",
+    r"|(?<!\bno )\bdoubt(?:\s+the)?\s+\Z",
     re.IGNORECASE,
 )
 """Words before an answer phrase that only suppose or doubt it: `Suppose the answer is 5`, `unlikely that it is`."""
@@ -612,7 +613,7 @@ _TEMPTING = re.compile(
     r"\b(?:(?:wrong|incorrect|false|tempting|a mistake) to (?:say|think|claim|conclude|believe|guess|assume)"
     r"|(?:one|you|we|I|some|many) (?:might|may|could|would) (?:be tempted|think|say|guess|expect|conclude|believe)"
     r"|(?:students?|people|teacher|friend|others|someone) (?:\w+ )?(?:say|think|claim|believe|guess|argue)s?"
-    r"|(?!I\b|we\b)[A-Za-z]+ (?:thinks|thought|guess(?:es|ed)|claim(?:s|ed)|believe[sd]|says|said)"
+    r"|(?!I\b|we\b)[A-Za-z]+ (?:thinks|thought|guess(?:es|ed)|believe[sd]|says|said)"
     r"(?= (?:that )?the\b))\b"
     r"(?:(?!\bbut\b)[^.!?\n])*\Z"
     r"|\bnote\b(?: that)?[:,]? (?:that )?if\b[^.!?\n]*\Z",

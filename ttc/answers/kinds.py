@@ -322,7 +322,7 @@ def _last_number(text: str, start: int) -> Hit:
 
 def _opens_item(text: str, start: int, at: int) -> bool:
     """Whether the last number of a text only opens the next item of a list: 3. behind an item 2."""
-    item = _ITEM.match(text, at)
+    item = None if text[:at].rpartition("\n")[2].strip() else _ITEM.match(text, at)
     earlier = rf"^[ \t]*{int(item['number']) - 1}[.)]\s" if item else ""
     return bool(earlier and re.search(earlier, text[start:at], re.MULTILINE))
 

@@ -30,8 +30,8 @@ _ARTICLE = re.compile(r"\Athe\s+", re.IGNORECASE)
 _BEFORE = re.compile(r"\A(?:(?:the|an?(?=\s\w{3}))\s+|(?:in|on|at)\s+(?=\d|(?-i:[A-Z])))", re.IGNORECASE)
 """An article, or a preposition before a date or a name, which are no part of an answer."""
 _REMARK = re.compile(
-    r"(?:,\s(?:not|rather\sthan|the|an?|who|which)\s[^,]+"
-    r"|\s\((?!(?:or|not|but|maybe|perhaps|probably|possibly)\b)[^()?]{1,80}\))\Z"
+    r"(?:,\s(?:not|rather\sthan|the|an?|who|which)\s(?![^,]*\b(?:wrong|incorrect|false)\b)[^,]+"
+    r"|\s\((?!(?:or|no|not|but|maybe|perhaps|probably|possibly)\b)[^()?]{1,80}\))\Z"
 )
 """What is said of an answer behind it: `, not Lyon`, `, the 44th president`, ` (H2O)`."""
 _INITIALS = re.compile(r"(?<![\w.])(?:[A-Z]\.\s?)*[A-Z]\.(?![^\s,])")
