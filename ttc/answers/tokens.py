@@ -75,7 +75,9 @@ _COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
 """A decimal comma as LaTeX writes it, 2{,}5; before three digits it parts thousands (`_THIN`)."""
 _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
 _BRACED_COMMA = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3})+(?=\{,\}\d{1,2}(?!\d))")
-_EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.])(?!.*,)", re.DOTALL)
+_EUROPEAN = re.compile(
+    r"((?:\\displaystyle|\\[,;:! ]|\s)*-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?!\.?\d)(?!.*,)", re.DOTALL
+)
 """Numbers whose thousands points part: 1.234.567, 1.234{,}50, and 1.234,50 as the whole answer."""
 _COMMA_AMOUNT = re.compile(r"(\d),(\d\d)(?=\s*(?:(?:EUR|[Ee]uros?)\b|\\?\$\Z))")
 """A decimal comma before the name or the sign of a currency: 3,50 EUR, 3,50 $."""
