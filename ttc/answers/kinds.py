@@ -540,7 +540,11 @@ _SENTENCE = 200  # characters of such a sentence at most
 _START, _CLAUSE_START = r"(?:\A|[.!?:\n])[\s*_]*", r"(?:\A|[.!?:,;\n])[\s*_]*"
 _SO = r"(?i:(?:∴|(?:therefore|thus|hence|so|I\s(?:think|believe|(?:would|['’]d)\ssay)(?:\sthat)?)\b)[\s,]*)"
 _NOUN = r"(?i:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
-_CHOSEN = _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-ZＡ-Ｚ])[\"'*)\]]{0,4}"
+_CHOSEN = (
+    _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-ZＡ-Ｚ])[\"'*)\]]{0,4}"
+    r"(?:(?<=\))\s(?:(?!\([A-Z]\)|\b(?:or|and|not|but|is)\b)[^\n.!?,;]){1,60}?)?"
+)
+"""A letter and, behind a bracket, the value that it stands for."""
 _VERDICTS = tuple(
     re.compile(sentence + r"(?i:,?\s+(?:because|since|as|while|whereas)\b[^.!?\n]*)?[\s.!*]*\Z")
     for sentence in (
