@@ -623,9 +623,11 @@ _END_OF_WORDS = re.compile(rf"(?<=[^\W\d_a-zA-Z]){_COPULA}\Z")
 def _trim_words(clause: str) -> tuple[int, int] | None:
     """All of the clause, without a copula, and without the end of an emphasis that began before it."""
     words = _END_OF_WORDS.sub("", clause.rstrip())
+    start = 0
     if clause.count("*") % 2 or clause.count("**") % 2:
         words = words.rstrip("*")
-    return (0, len(words)) if words.strip() else None
+        start = len(words) - len(words.lstrip("*"))
+    return (start, len(words)) if words.strip() else None
 
 
 _VERDICT_FIRST = re.compile(

@@ -81,7 +81,7 @@ class ExactVerifier(AnswerVerifier):
             return False
         if self._kind == "format":
             return self._clean(final) in map(self._clean, answers)
-        values = [final, *said_in(final)]
+        values = [final, undressed(final), *said_in(final)]
         values += [_REMARK.sub("", value) for value in values]
         values += [_BEFORE.sub("", value, count=1) for value in values]
         forms = {self._clean(word) for word in (*values, *map(verdict_of, values))}
