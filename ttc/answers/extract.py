@@ -528,7 +528,7 @@ _PHRASE = re.compile(
     r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?(?:answer|output|result)\**:?\**[ \t]*\n\s*"
     r"(?=```|[^\n]{1,200}\s*\Z"
     r"|(?!(?:we|the|to|first|let|i|as|since|given|there|if|in(?! \d))\b)"
-    r"(?:\S{1,40}(?: \S{1,20}){0,2}|\S{1,40}(?: \S{1,20}){3,5}(?<![.,:;]))[ \t]*\n\s*\n)"
+    r"(?:\S{1,40}(?: \S{1,20}){0,2}|\S{1,40}(?: \S{1,20}){3,7}(?<![.,:;]))[ \t]*\n\s*\n)"
     r"|(?:\bthe\s+(?:final\s+)?output\b[^.\n:]{0,60}?\s(?:is|will\sbe|would\sbe)"
     r"|\b(?:code|function|program|script|snippet|expression|comprehension|method|call|statement|loop)\s"
     r"(?:prints|returns|outputs|evaluates\sto)|\bit\s(?:prints|returns|outputs|evaluates\sto)(?=:?\s[`\"'\[({]))\s*:?\s"

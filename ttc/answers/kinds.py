@@ -248,7 +248,7 @@ def _after_lead(clause: str) -> tuple[int, str]:
 
 
 _COPULA = r"(?:です|である|になります|となります|입니다|이다)"
-_CLOSING = re.compile(rf"(?:</(?:b|strong|em|i)>|(?<=[\d万萬億亿만억%]){_COPULA})\Z")
+_CLOSING = re.compile(rf"(?:</(?:b|strong|em|i)>|(?<=[\d万萬億亿만억%$)}}\]]){_COPULA})\Z")
 """What closes an emphasis of HTML, or a sentence of Japanese or Korean behind a number, at the end of a clause."""
 
 
