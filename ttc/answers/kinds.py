@@ -309,8 +309,13 @@ def _last_number(text: str, start: int) -> Hit:
         begin += 1
     before = text[max(start, begin - 40) : begin]
     inner = _UNDER.search(before.removesuffix(">>")) or _INNER.search(before) or _OPERATION.search(before)
-    inner = inner or _NUMBERED.search(before) or _opens_item(text, start, begin)
-    if inner or _part_of_more(text, last) or _ends_compound(before, text[last.end() : last.end() + 20]):
+    inner = inner or _NUMBERED.search(before)
+    if (
+        inner
+        or _opens_item(text, start, begin)
+        or _part_of_more(text, last)
+        or _ends_compound(before, text[last.end() : last.end() + 20])
+    ):
         return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])

@@ -5,6 +5,8 @@ put around words: `\text{Paris}`, `AT\&T`, `**Paris**`. Of a printed list neithe
 count nor the kind of quotation marks: `[1,2]` is `[1, 2]`. A target that is a verdict, yes or no, true or false, is met
 by one with its reason, too, "No, because 4 is even", unless the reason takes it back or names the other one. So is any
 target by a sentence that ends with it, "It was Marie Curie.", unless its words deny it; a vote takes the whole line.
+An article, a preposition before a date or a name, how initials are spaced, and a remark behind the answer, "Paris, not
+Lyon" or "water (H2O)", do not matter.
 Left out: synonyms, edit distance.
 
 Args:
