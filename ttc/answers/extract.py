@@ -494,11 +494,11 @@ _FOREIGN = re.compile(
     r"|đáp\s(?:án|số)(?:\s(?:đúng|cuối\scùng))?|antwoord|svar(?:et)?|odpověď|odpoveď|odgovor|răspuns(?:ul)?|válasz"
     r"|απάντηση|відповідь|отговор(?:ът)?|одговор|vastaus|sagot|jibu|ה?תשובה|جواب|پاسخ|উত্তর|விடை|సమాధానం|జవాబు"
     r"|(?:end)?ergebnis|résultat|resultado|risultato|результат|alternativa|opción|opção|câu\strả\slời|вариант)"
-    r"(?:\s(?:final\w*|corr?ett?[ao]|correct[ae]|akhir\w*|yang\sbenar|sahihi|la\smwisho))?\**\s?"
+    r"(?:\s(?:final\w*|corr?ett?[ao]|correct[ae]|corect|akhir\w*|yang\sbenar|sahihi|la\smwisho))?\**\s?"
     rf"(?:(?:(?<=\s){_IS}\b\s*)?[:：=]|(?<=\s)(?:{_IS}|[—–])(?=\s)|(?<=\s)(?=[-−]?[\d$\\]))"
     r"|\bist\sdie\s(?:(?:richtige|korrekte|endgültige|gesuchte)\s)?antwort\b\s*:?(?=\s?[-\d$*\\])"
     r"|(?:答え|正解|解答|回答)\s?[は:：]|【答案】|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
-    r"|(?:उत्तर|जवाब)\s?(?:है\s?)?[:：]|उत्तर\s(?:है\s)?(?=[-\d$*\\]|[A-Z]\sहै)|คำตอบ(?:สุดท้าย|ที่ถูกต้อง)?\s?(?:คือ|[:：])"
+    r"|(?:उत्तर|जवाब)\s?(?:है\s?)?[:：]|उत्तर\s(?:है\s)?(?=[-\d$*\\]|\(?[A-Z]\)?\sहै)|คำตอบ(?:สุดท้าย|ที่ถูกต้อง)?\s?(?:คือ|[:：])"
     r")\**\s*",
     re.IGNORECASE,
 )
