@@ -59,6 +59,12 @@ def test_json_must_meet_the_schema_of_the_target() -> None:
     assert tagged.correct
 
 
+@pytest.mark.parametrize("place", ["box", "hash", "any", "free"])
+def test_json_of_a_schema_needs_no_box(place: str) -> None:
+    verdicts = judge_all([(SCHEMA, '{"name": "Ann"}'), (SCHEMA, r'{"age": "\\boxed{4}"}')], answer=place)
+    assert [verdict.status for verdict in verdicts] == ["correct", "incorrect"]
+
+
 def test_a_pattern_in_a_schema_cannot_hang_and_a_reference_is_not_fetched() -> None:
     evil = {"schema": {"type": "string", "pattern": "^(a+)+$"}}
     away = {"schema": {"$ref": "http://127.0.0.1:9/schema.json"}}

@@ -226,7 +226,8 @@ _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IG
 r"""An `or` right behind a box: `\boxed{1} or \boxed{2}`."""
 _OR_VALUE = re.compile(
     r"(?:\\?\)|[\s$,(])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
-    r"|(?:[—–;.]{1,3}\s*)?\b(?:no|actually|rather|i mean|make that|correction)\b[,:]?(?:\s+it\s+is)?(?=\s*[-$(\\\d]))"
+    r"|(?:[—–;.]{1,3}\s*)?\b(?:no,|(?:actually|rather|i mean|make that|correction)\b[,:]?)(?:\s+it\s+is)?"
+    r"(?=\s*[-$(\\\d]))"
     r"[\s$(\\]*(?P<value>(?:(?:about|approximately|approx\.|roughly|around)\s+)?\$?[-+]?[\d\\][^\s,;$]{0,80})",
     re.IGNORECASE,
 )
@@ -477,6 +478,7 @@ _JSON_CHARS = 5000
 """Characters of the longest such field and what follows it."""
 _FOREIGN_WORDS = (
     "respuesta", "réponse", "antwort", "resposta", "risposta", "ответ", "jawaban", "cevap", "odpowiedź", "đáp",
+    "alternativa", "opción", "opção", "trả lời", "вариант", "答案",
     "ergebnis", "résultat", "resultado", "risultato", "результат",
     "antwoord", "svar", "odpověď", "răspuns", "válasz", "απάντηση", "відповідь", "תשובה", "答え", "正解", "解答", "답",
     "الإجابة", "الجواب", "جواب", "پاسخ", "उत्तर", "जवाब", "উত্তর", "คำตอบ", "விடை", "సమాధానం", "జవాబు", "回答",
@@ -491,18 +493,18 @@ _FOREIGN = re.compile(
     r"(?:\b(?:respuesta|réponse|antwort|resposta|risposta|ответ|jawaban(?:nya)?|jawapan(?:nya)?|cevap|cavab|odpowiedź"
     r"|đáp\s(?:án|số)(?:\s(?:đúng|cuối\scùng))?|antwoord|svar(?:et)?|odpověď|odpoveď|odgovor|răspuns(?:ul)?|válasz"
     r"|απάντηση|відповідь|отговор(?:ът)?|одговор|vastaus|sagot|jibu|ה?תשובה|جواب|پاسخ|উত্তর|விடை|సమాధానం|జవాబు"
-    r"|(?:end)?ergebnis|résultat|resultado|risultato|результат)"
-    r"(?:\s(?:final\w*|corr?ett?[ao]|correct[ae]|akhir\w*|sahihi|la\smwisho))?\**\s?"
+    r"|(?:end)?ergebnis|résultat|resultado|risultato|результат|alternativa|opción|opção|câu\strả\slời|вариант)"
+    r"(?:\s(?:final\w*|corr?ett?[ao]|correct[ae]|corect|akhir\w*|yang\sbenar|sahihi|la\smwisho))?\**\s?"
     rf"(?:(?:(?<=\s){_IS}\b\s*)?[:：=]|(?<=\s)(?:{_IS}|[—–])(?=\s)|(?<=\s)(?=[-−]?[\d$\\]))"
     r"|\bist\sdie\s(?:(?:richtige|korrekte|endgültige|gesuchte)\s)?antwort\b\s*:?(?=\s?[-\d$*\\])"
-    r"|(?:答え|正解|解答|回答)\s?[は:：]|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
-    r"|(?:उत्तर|जवाब)\s?(?:है\s?)?[:：]|उत्तर\s(?:है\s)?(?=[-\d$*\\]|[A-Z]\sहै)|คำตอบ(?:สุดท้าย|ที่ถูกต้อง)?\s?(?:คือ|[:：])"
+    r"|(?:答え|正解|解答|回答)\s?[は:：]|【答案】|(?:정답|답)\s?[은:：]|(?:الإجابة|الجواب)(?:\s(?:النهائي|الصحيح)ة?)?\s?(?:هو|هي|[:：])"
+    r"|(?:उत्तर|जवाब)\s?(?:है\s?)?[:：]|उत्तर\s(?:है\s)?(?=[-\d$*\\]|\(?[A-Z]\)?\sहै)|คำตอบ(?:สุดท้าย|ที่ถูกต้อง)?\s?(?:คือ|[:：])"
     r")\**\s*",
     re.IGNORECASE,
 )
 """The phrases of other languages before an answer: `Respuesta final: `, `La réponse est `, `答えは`."""
 _PHRASE = re.compile(
-    r"(?:\b(?:(?:final|correct|right|best|closest|nearest)\s+(?:result|solution|option|choice|statement|one)(?:\shere)?"
+    r"(?:\b(?:(?:final|correct|right|best|closest|nearest|selected|chosen)\s+(?:result|solution|option|choice|statement|one)(?:\shere)?"
     r"|(?<!wrong )(?<!incorrect )(?<!false )(?<!mistaken )(?<!least likely )answers?(?:\s(?:choice|option))?"
     r"(?:\sto\s(?:the|this|that|your)\s(?:question|problem))?|\bmy\s(?:choice|pick|selection))(?:\*|__|</?(?:b|strong|em|i)>)*"
     r"(?:,\s(?:therefore|then|thus|hence|finally|of\scourse|in\sfact),)?\s*"
@@ -519,12 +521,14 @@ _PHRASE = re.compile(
     r"[^.\n:]{0,60}?\s(?:is|are|equals)\b\s*:?(?=(?:[^\n.!?]|[.](?=\d)){1,80}[.!?]?\s*\Z)"
     r"|(?:^[ \t]*|(?<=[.!?:]\s)|(?<=\bso\s)|(?<=\bso,\s)|(?<=(?:thus|ence|fore)\s)|(?<=(?:thus|ence|fore),\s))"
     r"the\s+(?:result|solution|value)\b[^.\n:]{0,60}?\s(?:is|are|equals)\s"
-    r"(?=\**(?:\$[^$\n]{1,80}\$|[-$\d][^\s,]{0,40}|[a-z]\s?(?:[=<>≤≥]|\\[lg]eq?)\s?[^\s,]{1,40}|`[^`\n]{1,200}`)"
+    r"(?=\**(?:\$[^$\n]{1,80}\$|\\\([^\n]{1,80}?\\\)|[-$\d][^\s,]{0,40}|[a-z]\s?(?:[=<>≤≥]|\\[lg]eq?)\s?[^\s,]{1,40}|`[^`\n]{1,200}`)"
     r"(?:\s[A-Za-z]{2,14})?\**[.!]?\s*\Z)"
     r"|^[ \t]*答\s?[:：]\s*(?:一共|总共|共)?有?"
     r"|(?:最终)?(?:答案|结果|选项)\s*(?:大约|约)?(?:就是|应该是|等于|是|为|[:：])+"
     r"|^[ \t]*(?:#{1,6}[ \t]*)?\**(?:the\s+)?(?:final\s+)?(?:answer|output|result)\**:?\**[ \t]*\n\s*"
-    r"(?=```|[^\n]{1,200}\s*\Z)"
+    r"(?=```|[^\n]{1,200}\s*\Z"
+    r"|(?!(?:we|the|to|first|let|i|as|since|given|there|if|in(?! \d))\b)"
+    r"(?:\S{1,40}(?: \S{1,20}){0,2}|\S{1,40}(?: \S{1,20}){3,7}(?<![.,:;]))[ \t]*\n\s*\n)"
     r"|(?:\bthe\s+(?:final\s+)?output\b[^.\n:]{0,60}?\s(?:is|will\sbe|would\sbe)"
     r"|\b(?:code|function|program|script|snippet|expression|comprehension|method|call|statement|loop)\s"
     r"(?:prints|returns|outputs|evaluates\sto)|\bit\s(?:prints|returns|outputs|evaluates\sto)(?=:?\s[`\"'\[({]))\s*:?\s"
@@ -549,9 +553,9 @@ _CLAUSE_END = re.compile(
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
 """The end of the clause that a phrase begins: a line, a full stop, a reason, `, since`, a place, `(at x = 3)`."""
-_NAME_ENDS = r"(?=\s[A-Z][\w'’-]+[.!*\"]*\s*(?:\n|\Z))"
+_NAME_ENDS = r"(?=\s[A-Z][\w'’-]+(?:[.!*\"]|\s*(?:\n|\Z)))"
 _NO_STOP = re.compile(
-    r"(?<![\w.])(?:St|Mt|Ft|Mr|Mrs|Ms|Dr|Prof)\.(?=\s[A-Z])|\b[A-Z]\.(?=\s[A-Z]\.)"
+    r"(?<![\w.])(?:St|Mt|Ft|Mr|Mrs|Ms|Dr|Prof)\.(?=\s[A-Z])|\b[A-Z]\.(?=\s(?:[A-Z]\.|[a-z]))|\bNo\.(?=\s\d)"
     rf"|(?:(?<=[A-Z]\.\s)|(?<=[A-Z]\.)|\b[A-Z][a-z'’-]+\s)[A-Z]\.{_NAME_ENDS}"
 )
 """What a full stop ends no clause behind: a title or an initial, where the name goes on, J. K. Rowling."""
@@ -601,16 +605,18 @@ def last_field(same: Callable[[str, str], bool], hedge: Hedge) -> Rule:
 
 _SUPPOSED = re.compile(
     r"\b(?:suppos(?:e|ing)|assum(?:e|ing)|imagine|pretend|if|whether|unless"
-    r"|(?:doubt|unlikely|untrue|not true)(?=\s+that))"
+    r"|(?:(?<!\bno )doubt|unlikely|untrue|not true)(?=\s+that))"
     r"(?:\s+that)?(?:\s+(?:the|our|my|your))?(?:\s+(?:final|correct|right|true))?\s+\Z"
-    r"|\bdoubt(?:\s+the)?\s+\Z",
+    r"|(?<!\bno )\bdoubt(?:\s+the)?\s+\Z",
     re.IGNORECASE,
 )
 """Words before an answer phrase that only suppose or doubt it: `Suppose the answer is 5`, `unlikely that it is`."""
 _TEMPTING = re.compile(
     r"\b(?:(?:wrong|incorrect|false|tempting|a mistake) to (?:say|think|claim|conclude|believe|guess|assume)"
     r"|(?:one|you|we|I|some|many) (?:might|may|could|would) (?:be tempted|think|say|guess|expect|conclude|believe)"
-    r"|(?:students?|people|teacher|friend|others|someone) (?:\w+ )?(?:say|think|claim|believe|guess|argue)s?)\b"
+    r"|(?:students?|people|teacher|friend|others|someone) (?:\w+ )?(?:say|think|claim|believe|guess|argue)s?"
+    r"|(?!I\b|we\b)[A-Za-z]+ (?:thinks|thought|guess(?:es|ed)|believe[sd]|says|said)"
+    r"(?= (?:that )?the\b))\b"
     r"(?:(?!\bbut\b)[^.!?\n])*\Z"
     r"|\bnote\b(?: that)?[:,]? (?:that )?if\b[^.!?\n]*\Z",
     re.IGNORECASE,

@@ -457,8 +457,9 @@ _MEASURES: Mapping[str, Sequence[tuple[str, str]]] = {
         ("101325", "atm atmosphere atmospheres"), ("101325/760", "torr mmHg"),
     ],
     "1/time": [
-        ("1", "Hz hertz"), ("1000", "kHz"), ("1e6", "MHz"), ("1e9", "GHz")],
+        ("1", "Hz hertz"), ("1000", "kHz"), ("1e6", "MHz"), ("1e9", "GHz"), ("1e12", "THz")],
     "mass/current*time^2": [("1", "T tesla teslas"), ("1/1000", "mT"), ("1e-4", "gauss")],
+    "length^2*mass/current*time^2": [("1", "Wb weber webers")],
     "current*time": [("1", "coulomb coulombs"), ("1/1000", "mC"), ("1e-6", "uC"), ("1e-9", "nC")],
     "current^2*time^4/length^2*mass": [("1", "farad farads"), ("1e-6", "uF"), ("1e-9", "nF"), ("1e-12", "pF")],
 }  # fmt: skip

@@ -791,10 +791,12 @@ _NOON = 12
 
 
 def by_clock(node: Term) -> tuple[int, int, str]:
-    """Hour, minute and half of a time; the half is known of 0:15 and 15:30, too."""
+    """Hour, minute and half of a time, which is known of 0:15 and 15:30, too; 80:15 and 15:30 am are as they stand."""
     hour, minute, half = node.args
+    if hour > 2 * _NOON or (hour > _NOON and half == "am"):
+        return hour, minute, half
     if not half and not 1 <= hour <= _NOON:
-        half = "pm" if hour > _NOON else "am"
+        half = "pm" if _NOON < hour < 2 * _NOON else "am"
     return (hour - 1) % _NOON + 1, minute, half
 
 

@@ -75,7 +75,9 @@ _COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
 """A decimal comma as LaTeX writes it, 2{,}5; before three digits it parts thousands (`_THIN`)."""
 _POINTED = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3}){2,}(?![\d.]|,\d{3})")
 _BRACED_COMMA = re.compile(r"(?<![\w.,])\d{1,3}(?:\.\d{3})+(?=\{,\}\d{1,2}(?!\d))")
-_EUROPEAN = re.compile(r"(-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?![\d.])(?!.*,)", re.DOTALL)
+_EUROPEAN = re.compile(
+    r"((?:\\displaystyle|\\[,;:! ]|\s)*-?\s?(?:EUR|USD|\$)?\s?\d{1,3}(?:\.\d{3})+),(\d{1,2})(?!\.?\d)(?!.*,)", re.DOTALL
+)
 """Numbers whose thousands points part: 1.234.567, 1.234{,}50, and 1.234,50 as the whole answer."""
 _COMMA_AMOUNT = re.compile(r"(\d),(\d\d)(?=\s*(?:(?:EUR|[Ee]uros?)\b|\\?\$\Z))")
 """A decimal comma before the name or the sign of a currency: 3,50 EUR, 3,50 $."""
@@ -219,7 +221,7 @@ def _in_unit(match: re.Match[str]) -> str:
 
 
 _D = r"(?:d|\\mathrm\s?(?:d|\{\s?d\s?\}))\s*"
-_LEIBNIZ = re.compile(
+_LEIBNIZ = (
     r"\A(?P<frame>(?:\s|\\;|\\displaystyle)*)"
     rf"\\frac\s?\{{\s*{_D}(?:\^\s*\{{?(?P<times>[23])\}}?)?\s*(?P<inside>[a-zA-Z])?\s*\}}"
     rf"\s*\{{\s*{_D}(?P<variable>[a-z])(?:\s*\^\s*\{{?[23]\}}?)?\s*\}}"
@@ -234,7 +236,7 @@ def _primed(match: re.Match[str]) -> str:
     return match["frame"] + (f"{name}{primes}" if name == "y" else f"{name}{primes}({match['variable']})")
 
 
-_PARTIAL = re.compile(
+_PARTIAL = (
     r"\\frac\s?\{\s*\\partial\s*(?:\^\s*\{?\d\}?)?\s*([A-Za-z])\s*\}\s*\{((?:\s*\\partial\s*[a-z]\s*(?:\^\s*\{?[23]\}?)?){1,3})\s*\}"
     r"|\\partial\s*([A-Za-z])\s*/\s*((?:\\partial\s*[a-z]\s*){1,3})"
 )
@@ -361,8 +363,8 @@ _ALIASES: tuple[tuple[str, _Seldom, str | Callable[[re.Match[str]], str]], ...] 
     ),
     ("O", _Seldom(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
     ("^", _Seldom(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
-    ("d", _Seldom(_LEIBNIZ.pattern), _primed),
-    (r"\partial", _Seldom(_PARTIAL.pattern), _subscripted),
+    ("d", _Seldom(_LEIBNIZ), _primed),
+    (r"\partial", _Seldom(_PARTIAL), _subscripted),
     ("mapsto", _Seldom(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
     ("const", _Seldom(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
     # Brackets and sets.

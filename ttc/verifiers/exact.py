@@ -5,6 +5,8 @@ put around words: `\text{Paris}`, `AT\&T`, `**Paris**`. Of a printed list neithe
 count nor the kind of quotation marks: `[1,2]` is `[1, 2]`. A target that is a verdict, yes or no, true or false, is met
 by one with its reason, too, "No, because 4 is even", unless the reason takes it back or names the other one. So is any
 target by a sentence that ends with it, "It was Marie Curie.", unless its words deny it; a vote takes the whole line.
+An article, a preposition before a date or a name, how initials are spaced, and a remark behind the answer, "Paris, not
+Lyon" or "water (H2O)", do not matter.
 Left out: synonyms, edit distance.
 
 Args:
@@ -30,8 +32,8 @@ _ARTICLE = re.compile(r"\Athe\s+", re.IGNORECASE)
 _BEFORE = re.compile(r"\A(?:(?:the|an?(?=\s\w{3}))\s+|(?:in|on|at)\s+(?=\d|(?-i:[A-Z])))", re.IGNORECASE)
 """An article, or a preposition before a date or a name, which are no part of an answer."""
 _REMARK = re.compile(
-    r"(?:,\s(?:not|rather\sthan|the|an?|who|which)\s[^,]+"
-    r"|\s\((?!(?:or|not|but|maybe|perhaps|probably|possibly)\b)[^()?]{1,80}\))\Z"
+    r"(?:,\s(?:not|rather\sthan|the|an?|who|which)\s(?![^,]*\b(?:wrong|incorrect|false)\b)[^,]+"
+    r"|\s\((?!(?:or|no|not|but|maybe|perhaps|probably|possibly)\b)[^()?]{1,80}\))\Z"
 )
 """What is said of an answer behind it: `, not Lyon`, `, the 44th president`, ` (H2O)`."""
 _INITIALS = re.compile(r"(?<![\w.])(?:[A-Z]\.\s?)*[A-Z]\.(?![^\s,])")
@@ -81,7 +83,7 @@ class ExactVerifier(AnswerVerifier):
             return False
         if self._kind == "format":
             return self._clean(final) in map(self._clean, answers)
-        values = [final, *said_in(final)]
+        values = [final, undressed(final), *said_in(final)]
         values += [_REMARK.sub("", value) for value in values]
         values += [_BEFORE.sub("", value, count=1) for value in values]
         forms = {self._clean(word) for word in (*values, *map(verdict_of, values))}

@@ -7,7 +7,8 @@ do. Left out: natural-language instructions (`instructions`), the language (`lan
 
 Args:
     thinking: Whether thinking is required, forbidden, or either.
-    answer: Where the one answer must be: in a box, a tag, a hash (####) line, any place that is found, or free.
+    answer: Where the one answer must be: in a box, a tag, a hash (####) line, any place that is found, or free; of a
+        target with a schema only a tag counts.
     min_chars: Fewest characters of the answer part.
     max_chars: Most characters of the answer part.
     max_repetition: Largest share of word n-grams of the answer part that have occurred before; absent: any.
@@ -41,7 +42,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, text_pool, without_reply
 
-VERSION = "2"
+VERSION = "3"
 WORKERS = 8
 """Schemas that are checked at once, so that a few slow ones delay nobody; a worker starts when it is needed."""
 Thinking: TypeAlias = Literal["required", "forbidden", "either"]
@@ -107,6 +108,8 @@ class FormatVerifier:
             return clock.stamp(Verdict("error", reason=str(exc)), self.version)
         parts = {name: float(holds) for name, holds in self._parts(submission).items()}
         if schema is not None:
+            if self._answer != "tag":
+                del parts["answer"]  # JSON stands in no box
             content = json_part(submission.text, tagged=self._answer == "tag")
             reply = await self._pool.run({"call": "validate", "schema": schema, "text": content})
             clock.waited = reply.waited
