@@ -213,6 +213,37 @@ def test_adapters_count_where_a_familys_code_multiplies_by_the_weight_of_a_layer
     assert all(layer.up.grad.any() for layer in model.modules() if isinstance(layer, LoraLinear))
 
 
+class Plain(torch.nn.Linear):
+    """A linear layer of a family's own."""
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+class Grouped(torch.nn.Linear):
+    """One that computes in groups."""
+
+    def forward(self, x):
+        return x.view(2, *x.shape[:-1], -1).sum(0) @ self.weight.T
+
+
+class Negative(torch.nn.Linear):
+    """One that computes otherwise."""
+
+    def forward(self, x):
+        return -(x @ self.weight.T)
+
+
+def test_adapters_go_on_layers_of_a_familys_own_class_only_where_it_computes_as_torchs_does(tmp_path):
+    model = load_model(made(LlamaConfig(**SMALL), tmp_path), "cpu")
+    kinds = {"q_proj": Plain(32, 32, bias=False), "k_proj": Grouped(32, 8), "v_proj": Negative(32, 16, bias=False)}
+    for name, layer in kinds.items():
+        setattr(model.model.layers[0].self_attn, name, layer)
+    add_lora(model, 2, 4.0, 0)
+    attention = model.model.layers[0].self_attn
+    assert [isinstance(getattr(attention, name), LoraLinear) for name in kinds] == [True, False, False]
+
+
 def test_checkpointing_is_refused_where_transformers_cannot_compute_a_family_again(tmp_path):
     config = CTRLConfig(vocab_size=96, n_embd=32, n_layer=2, n_head=2, dff=64, n_positions=64)
     with pytest.raises(ConfigError, match=r"checkpointing: .* a ctrl model's activations again: leave"):
