@@ -2,6 +2,8 @@
 
     python -m benchmarks.families_train [--only llama qwen3_moe ...] [--json benchmarks/results/families_train.json]
 
+With `--only`, the other rows of the file stay, and new ones name their commit.
+
 Every causal language model that transformers knows is made tiny, with random weights, as in `benchmarks.families`, here
 with every rate of dropout and of router noise at 0.1, and with layers of each kind where a family mixes kinds. The
 trainer loads it on a CPU in fp32 and lays rows of different lengths out as its stages do. The truth is transformers'
@@ -322,15 +324,20 @@ def main() -> None:
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    rows = []
+    rows: dict[str, dict[str, Any]] = {}
+    report: dict[str, Any] = {"machine": machine(), **facts()}
+    if args.only and args.json and args.json.is_file():
+        report = json.loads(args.json.read_text("utf-8"))
+        rows = {one["family"]: one for one in report["rows"]}
     for family in args.only or sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES):
         with tempfile.TemporaryDirectory() as scratch:
-            rows.append(row(family, Path(scratch)))
-        print(json.dumps(rows[-1]), flush=True)
+            rows[family] = row(family, Path(scratch))
+        rows[family] |= {"commit": facts()["commit"]} if args.only else {}
+        print(json.dumps(rows[family]), flush=True)
         if args.json:
-            report = {"machine": machine(), **facts(), "rows": rows}
+            report["rows"] = list(rows.values())
             args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for line in table(rows):
+    for line in table(list(rows.values())):
         print(line)
 
 

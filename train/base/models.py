@@ -101,20 +101,20 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
     """Load a folder for training, in fp32, without dropout.
 
     Raises:
-        ConfigError: the folder cannot be read or lacks weights, or the model has an unknown kind of head; names the
-        folder.
+        ConfigError: the folder cannot be read or lacks weights, or an update would compute other numbers than the model
+        itself; names the folder.
     """
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} is not a model folder: it has no config.json")
     model = loaded("AutoModelForCausalLM", folder, dtype=dtype).to(device)
-    written = _written(model, folder)
+    own = _written(model, folder)
     _set_noise(model, 0.9)  # so large that it shows on a few tokens if it acts
     noisy = _written(model, folder)
     without_dropout(model)
     speed_attention(model, device)
     if checkpointing:
         checkpoint_layers(model)
-    check_passes(model, folder, written, noisy)
+    check_passes(model, folder, own, noisy)
     return model
 
 
@@ -258,8 +258,8 @@ def _written(model: Any, folder: Path) -> torch.Tensor:
         return logits
 
 
-def check_passes(model: Any, folder: Path, written: torch.Tensor, noisy: torch.Tensor) -> None:
-    """Raise ConfigError unless an update computes the logits (1, 3, V) that the model had as it was `written`.
+def check_passes(model: Any, folder: Path, own: torch.Tensor, noisy: torch.Tensor) -> None:
+    """Raise ConfigError unless an update computes the logits (1, 3, V) that the model had of its `own`.
 
     An update reads the last hidden states, in train mode, of a text with others behind it (padding). `noisy` are the
     logits under high rates of dropout and noise, which must not act when a model writes.
@@ -270,18 +270,18 @@ def check_passes(model: Any, folder: Path, written: torch.Tensor, noisy: torch.T
         return logits_of(model)(model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, :3]).float()
 
     with _own_code(model, folder):
-        alone, followed = ours(ids[:, :3]), ours(ids)
+        alone, prefix = ours(ids[:, :3]), ours(ids)
         model.train()
-        trained = ours(ids)
+        training = ours(ids)
         model.eval()
     for why, logits in {
         "writes with its rates of noise, too, which training sets to 0, so it would be another model": noisy,
         f"changes the output of its head in a way that this trainer does not know (it knows {known} of config.json), "
         "so it would train on a wrong loss": alone,
-        "attends to later tokens, so it would learn to copy what it reads": followed,
-        "computes other numbers in training than when it writes": trained,
+        "attends to later tokens, so it would learn to copy what it reads": prefix,
+        "computes other numbers in training than when it writes": training,
     }.items():
-        if float((written - logits).abs().max()) > NEAR.get(model.dtype, 0.02) * float(written.abs().max()):
+        if float((own - logits).abs().max()) > NEAR.get(model.dtype, 0.02) * float(own.abs().max()):
             raise _untrainable(model, folder, why)
 
 

@@ -157,7 +157,7 @@ def _under_our_names(row: Mapping[str, Any], fields: set[str]) -> list[dict[str,
         return [_renamed(row)]
     kinds: dict[str, dict[str, Any]] = {"correct": {}, "incorrect": {}}
     for candidate, verdict in zip((row["answer"] or {}).get("candidates", ()), row["verdicts"] or (), strict=False):
-        kind = kinds.get((verdict or {}).get("status"))
+        kind = kinds.get(str((verdict or {}).get("status")))
         if kind is not None and candidate["finish_reason"] == "stop":
             kind.setdefault(candidate["text"], candidate)  # each text once
     question, (right, wrong) = row["problem"]["messages"], (kind.values() for kind in kinds.values())
