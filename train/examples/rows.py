@@ -90,6 +90,12 @@ def check_fields(row: Any, fields: set[str], where: str) -> None:
             raise RecordError(f"{where}: {name} contains half of a character (a lone surrogate); write all of it")
 
 
+def is_marked(path: Path) -> bool:
+    """Whether the first row of a file has a label instead of a pair; raises like `rows_of`."""
+    fields = {"completion", "thinking", "label", "weight", "chosen", "chosen_thinking", "rejected", "rejected_thinking"}
+    return any("label" in row for _, row in zip(range(1), (row for _, row in rows_of(path, fields)), strict=False))
+
+
 def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Prompt]:
     """The name of a row's prompt (its cluster, or its text whatever its mode), and its rendered form."""
     messages, mode, tools = read_turns(row, where)

@@ -333,8 +333,7 @@ def _sizes(kind: str, fields: Mapping[str, Any], folder: Path) -> list[tuple[int
     from train.base.models import turn_tokenizer
     from train.examples.examples import Example, read_examples
     from train.examples.pairs import read_pairs
-    from train.examples.rows import is_remote
-    from train.offline.labels import is_marked
+    from train.examples.rows import is_marked, is_remote
     from ttc.engines.shared.text import Text
 
     path = Path(str(fields.get("data"))).expanduser()
