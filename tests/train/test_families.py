@@ -23,6 +23,7 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaMLP
 
+from train.base import models
 from train.base.models import load_model, logits_of
 from train.base.weights import LoraLinear, add_lora, merged_state
 from train.reward_models.reward_models import new_reward_model
@@ -99,6 +100,19 @@ def test_a_plain_head_is_applied_as_it_is(tmp_path):
     model = load_model(made(LlamaConfig(**SMALL), tmp_path), "cpu")
     hidden = torch.randn(4, 32, generator=torch.Generator().manual_seed(2))
     assert torch.equal(logits_of(model)(hidden), model.get_output_embeddings()(hidden))
+
+
+def test_weights_that_stay_in_bf16_are_loaded_though_training_rounds_attention_less(tmp_path, monkeypatch):
+    plain = models._upcast
+
+    def other(*arguments, **options):  # a difference as SmolLM2 has on its special tokens, where it is greatest
+        states, weights = plain(*arguments, **options)
+        return states * 1.3, weights
+
+    monkeypatch.setattr(models, "_upcast", other)
+    monkeypatch.setattr(models, "cpu_has_amx", lambda: False)
+    folder = made(LlamaConfig(**SMALL), tmp_path)
+    assert load_model(folder, "cpu", dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
 def test_a_head_that_nobody_knows_is_refused_when_it_is_loaded(tmp_path):
