@@ -238,22 +238,27 @@ def sweep(
     one: Callable[[str, Path], dict[str, Any]],
     lines: Callable[[Sequence[Mapping[str, Any]]], Iterator[str]],
 ) -> None:
-    """Print the report of each family, and a table of all."""
+    """Print the report of each family, and a table of all; those in --only replace their rows of --json."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="FAMILY")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    rows = []
+    rows: dict[str, dict[str, Any]] = {}
+    report: dict[str, Any] = {"machine": machine(), **facts()}
+    if args.only and args.json and args.json.is_file():
+        report = json.loads(args.json.read_text("utf-8"))
+        rows = {row["family"]: row for row in report["rows"]}
     for family in args.only or sorted(names):
         with tempfile.TemporaryDirectory() as scratch:
-            rows.append(one(family, Path(scratch)))
-        print(json.dumps(rows[-1]), flush=True)
+            rows[family] = one(family, Path(scratch))
+        rows[family] |= {"commit": facts()["commit"]} if args.only else {}
+        print(json.dumps(rows[family]), flush=True)
         if args.json:
-            report = {"machine": machine(), **facts(), "rows": rows}
+            report["rows"] = list(rows.values())
             args.json.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-    for line in lines(rows):
+    for line in lines(list(rows.values())):
         print(line)
 
 

@@ -2,6 +2,8 @@
 
     python -m benchmarks.families_train [--only llama qwen3_moe ...] [--json benchmarks/results/families_train.json]
 
+With `--only`, the other rows of the file stay, and new ones name their commit.
+
 Every causal language model that transformers knows is made tiny, with random weights, as in `benchmarks.families`, here
 with every rate of dropout and of router noise at 0.1, and with layers of each kind where a family mixes kinds. The
 trainer loads it on a CPU in fp32 and lays rows of different lengths out as its stages do. The truth is transformers'

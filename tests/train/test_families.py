@@ -23,6 +23,7 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaMLP
 
+from train.base import models
 from train.base.models import load_model, logits_of
 from train.base.weights import LoraLinear, add_lora, merged_state
 from train.reward_models.reward_models import new_reward_model
@@ -99,6 +100,19 @@ def test_a_plain_head_is_applied_as_it_is(tmp_path):
     model = load_model(made(LlamaConfig(**SMALL), tmp_path), "cpu")
     hidden = torch.randn(4, 32, generator=torch.Generator().manual_seed(2))
     assert torch.equal(logits_of(model)(hidden), model.get_output_embeddings()(hidden))
+
+
+def test_weights_that_stay_in_bf16_are_loaded_though_training_rounds_attention_less(tmp_path, monkeypatch):
+    plain = models._upcast
+
+    def other(*arguments, **options):  # a difference as SmolLM2 has on its special tokens, where it is greatest
+        states, weights = plain(*arguments, **options)
+        return states * 1.3, weights
+
+    monkeypatch.setattr(models, "_upcast", other)
+    monkeypatch.setattr(models, "cpu_has_amx", lambda: False)
+    folder = made(LlamaConfig(**SMALL), tmp_path)
+    assert load_model(folder, "cpu", dtype=torch.bfloat16).dtype == torch.bfloat16
 
 
 def test_a_head_that_nobody_knows_is_refused_when_it_is_loaded(tmp_path):
@@ -211,6 +225,37 @@ def test_adapters_count_where_a_familys_code_multiplies_by_the_weight_of_a_layer
     assert (adapted - before).abs().max() > 1e-2
     assert (adapted - own_logprobs(plain, ids, wanted)).abs().max() < 1e-4
     assert all(layer.up.grad.any() for layer in model.modules() if isinstance(layer, LoraLinear))
+
+
+class Plain(torch.nn.Linear):
+    """A linear layer of a family's own."""
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+class Grouped(torch.nn.Linear):
+    """One that computes in groups."""
+
+    def forward(self, x):
+        return x.view(2, *x.shape[:-1], -1).sum(0) @ self.weight.T
+
+
+class Negative(torch.nn.Linear):
+    """One that computes otherwise."""
+
+    def forward(self, x):
+        return -(x @ self.weight.T)
+
+
+def test_adapters_go_on_layers_of_a_familys_own_class_only_where_it_computes_as_torchs_does(tmp_path):
+    model = load_model(made(LlamaConfig(**SMALL), tmp_path), "cpu")
+    kinds = {"q_proj": Plain(32, 32, bias=False), "k_proj": Grouped(32, 8), "v_proj": Negative(32, 16, bias=False)}
+    for name, layer in kinds.items():
+        setattr(model.model.layers[0].self_attn, name, layer)
+    add_lora(model, 2, 4.0, 0)
+    attention = model.model.layers[0].self_attn
+    assert [isinstance(getattr(attention, name), LoraLinear) for name in kinds] == [True, False, False]
 
 
 def test_checkpointing_is_refused_where_transformers_cannot_compute_a_family_again(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,16 @@ import transformers
 from transformers import Qwen2Config, Qwen3Config
 
 from tests import qwen_like
-from train.base.models import load_model
+from train.base.models import load_model, turn_tokenizer
 from train.base.weights import add_lora, num_parameters
+from train.examples.examples import read_examples
+from train.examples.pairs import read_pairs
 from train.recipe.plan import StageCost, config_of, counts_of, lines, plan_recipe
 from train.recipe.recipe import read_recipe
 from ttc import nano
 from ttc.cli.cli import main
 from ttc.config.values import storage
+from ttc.engines.shared.text import Text
 
 QWEN25 = Qwen2Config(
     vocab_size=151_936, hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12,
@@ -163,3 +167,34 @@ def test_stages_that_are_not_planned_are_named(tmp_path: Path, capsys: pytest.Ca
     folder = qwen_like.model(tmp_path)
     main(["train", "plan", "constitutional", "--model", str(folder), "--scale", "cpu", "--no-probe"])
     assert capsys.readouterr().out.splitlines()[-1] == "not planned: 1-revise, 4-feedback"
+
+
+STAGES = {
+    "sft": ('"sft"', {"completion": "a b"}, {"completion": "a b c d e f g h"}),
+    "pairs": ('"preference"', {"chosen": "a b", "rejected": "a"}, {"chosen": "a b c d e f g h", "rejected": "b"}),
+}
+
+
+@pytest.mark.parametrize("form", STAGES)
+def test_rows_of_a_file_are_counted_in_the_models_tokens(tmp_path: Path, form: str) -> None:
+    folder, (kind, short, long) = qwen_like.model(tmp_path / "base"), STAGES[form]
+    rows = [{"prompt": f"{number}?", **(short if number else long)} for number in range(4)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = f'[[stage]]\nkind = {kind}\ndata = "{tmp_path}/rows.jsonl"\nlr = 1e-5\nrows = 2\nheld_out_share = 0\n'
+
+    def cost(steps: int, folder: Path | None = folder) -> StageCost:
+        (tmp_path / "recipe.toml").write_text(f"{text}steps = {steps}\n")
+        recipe = read_recipe(str(tmp_path / "recipe.toml"))
+        (planned,) = plan_recipe(recipe, config_of(qwen_like.model(tmp_path / "base")), None, None, folder=folder)
+        return planned
+
+    end = int(turn_tokenizer(folder).eos_token_id)
+    if form == "sft":
+        sides = read_examples(tmp_path / "rows.jsonl", Text(folder), end)
+    else:
+        pairs = read_pairs(tmp_path / "rows.jsonl", Text(folder), end)
+        sides = [side for pair in pairs for side in (pair.chosen, pair.rejected)]
+    epoch = sum(len(side.prompt_ids) + len(side.token_ids) for side in sides)
+    assert cost(2).trained == epoch and cost(4).trained == 2 * epoch
+    assert epoch < cost(3).trained < 2 * epoch < cost(2, None).trained / 10
+    assert cost(2).memory["activations"] < cost(2, None).memory["activations"]

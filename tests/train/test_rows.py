@@ -123,6 +123,28 @@ def test_an_instruction_takes_its_input_with_it_unless_that_is_empty_or_another_
     assert "Add.\n2 and 3<" in text.decode(read_pairs(pair, text, END)[0].chosen.prompt_ids)
 
 
+def record(**candidates):
+    """A record of `ttc eval`: candidates by text, with their verdict and how they ended."""
+    said = [{"text": text, "thinking": "", "finish_reason": end} for text, (_, end) in candidates.items()]
+    return {
+        "problem": {"id": "1", "messages": [user("a")], "kind": "math"},
+        "answer": {"text": "", "candidates": said},
+        "verdicts": [None if status is None else {"status": status} for status, _ in candidates.values()],
+    }
+
+
+def test_records_of_a_measurement_give_pairs_and_right_completions_but_no_cut_ones(text, tmp_path):
+    whole = {
+        "b": ("correct", "stop"), "c": ("incorrect", "stop"), "d": ("correct", "length"), "e": ("correct", "stop"),
+        "f": ("no_answer", "stop"), "g": (None, "stop"), "h": ("incorrect", "length"),
+    }  # fmt: skip
+    failed = {**record(), "answer": None, "verdicts": None}
+    path = written(tmp_path, [failed, record(**whole)])
+    assert read_pairs(path, text, END) == read_pairs(written(tmp_path, [PLAIN], "plain.jsonl"), text, END)
+    right = [{"messages": [user("a")], "completion": answer} for answer in "be"]
+    assert read_examples(path, text, END) == read_examples(written(tmp_path, right, "right.jsonl"), text, END)
+
+
 @pytest.mark.parametrize("column", ["instruction", "input", "system"])
 def test_a_foreign_column_beside_ours_is_refused_by_its_name(text, tmp_path, column):
     with pytest.raises(RecordError, match=f"unknown field '{column}'"):

@@ -166,6 +166,21 @@ class LoraLinear(torch.nn.Module):
         return whole(self.base.weight) + self.scale * (whole(self.up) @ whole(self.down))
 
 
+@torch.no_grad()
+def _computes_linearly(layer: torch.nn.Module) -> bool:
+    """Whether this is a linear layer, and one of a family's own class computes as torch's does: grouped ones do not."""
+    if not isinstance(layer, torch.nn.Linear) or type(layer) is torch.nn.Linear:
+        return isinstance(layer, torch.nn.Linear)
+    weight = layer.weight
+    x = torch.linspace(-1, 1, layer.in_features, dtype=weight.dtype, device=weight.device)[None]
+    plain = torch.nn.functional.linear(x, weight, layer.bias)
+    try:
+        own = layer(x)
+    except RuntimeError:  # it takes another shape
+        return False
+    return own.shape == plain.shape and torch.allclose(own, plain, rtol=1e-2, atol=1e-2 * float(plain.abs().max()))
+
+
 def add_lora(model: Any, rank: int, alpha: float, seed: int, head: torch.nn.Module | None = None) -> None:
     """Freeze `model` and put an adapter on every linear layer but the head, in place; `seed` initialises them.
 
@@ -181,7 +196,7 @@ def add_lora(model: Any, rank: int, alpha: float, seed: int, head: torch.nn.Modu
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if type(child) is torch.nn.Linear and all(child is not one for one in left_out)
+        if _computes_linearly(child) and all(child is not one for one in left_out)
     ]
     if not places:
         family = model.config.model_type

@@ -260,7 +260,7 @@ def _plan(args: argparse.Namespace) -> int:
     has_weights = any(folder.glob("*.safetensors"))
     torch.set_num_threads(args.threads)
     speed = probe(folder, args.device) if has_weights and not args.no_probe else None
-    costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory, args.device)
+    costs = plan_recipe(recipe, config_of(folder), args.scale, speed, args.memory, args.device, folder)
     for line in lines(costs):
         print(line)
     names = {cost.name for cost in costs}

@@ -6,9 +6,10 @@ A line of a file:
     {"prompt": "2+3", "completion": "5", "thinking": "two and three", "mode": "on"}
 
 Prompt and completion may be lists of turns, too, as TRL has them. Read as they are, too: rows of Alpaca (`instruction`,
-`input`, `output`), and of ShareGPT (`conversations` of turns with `from` and `value`), both also with `system`. Other
-columns are named after the file: `mine.jsonl:prompt=question,completion=reply`. Instead of a file, rows of a published
-data set may be named (`evals.data.sources.NamedRows`).
+`input`, `output`), and of ShareGPT (`conversations` of turns with `from` and `value`), both also with `system`; and
+records of `ttc eval`, whose right candidates are completions, and right ones with wrong ones pairs (cut ones neither).
+Other columns are named after the file: `mine.jsonl:prompt=question,completion=reply`. Instead of a file, rows of a
+published data set may be named (`evals.data.sources.NamedRows`).
 
 Text parts of a content are joined. Functions that may be called (`tools`), calls (`tool_calls`) and results (role tool)
 go through the chat template. Other roles are system, user, assistant, and developer, which is the system. A thought at
@@ -52,9 +53,9 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
     rows = iterate(path, whole=True) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
     for number, row in rows:
         where = f"{path}, line {number}"
-        row = _renamed(row) if named is None and isinstance(row, dict) else row
-        check_fields(row, fields, where)
-        yield where, _from_turns({name: value for name, value in row.items() if value is not None}, where)
+        for one in [row] if named is not None or not isinstance(row, dict) else _under_our_names(row, fields):
+            check_fields(one, fields, where)
+            yield where, _from_turns({name: value for name, value in one.items() if value is not None}, where)
 
 
 def _refuse_list(path: Path) -> None:
@@ -87,6 +88,12 @@ def check_fields(row: Any, fields: set[str], where: str) -> None:
             raise RecordError(f"{where}: {name} must be a text or a number, got {_short(row[name])}")
         if half_character(json.dumps(row[name], ensure_ascii=False)) is not None:
             raise RecordError(f"{where}: {name} contains half of a character (a lone surrogate); write all of it")
+
+
+def is_marked(path: Path) -> bool:
+    """Whether the first row of a file has a label instead of a pair; raises like `rows_of`."""
+    fields = {"completion", "thinking", "label", "weight", "chosen", "chosen_thinking", "rejected", "rejected_thinking"}
+    return any("label" in row for _, row in zip(range(1), (row for _, row in rows_of(path, fields)), strict=False))
 
 
 def read_prompt(row: Mapping[str, Any], text: Text, where: str) -> tuple[str, Prompt]:
@@ -144,6 +151,30 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 """Names of roles in data sets that have `from` and `value`."""
 _COLUMNS = {"instruction": "prompt", "output": "completion", "conversations": "messages"}
 """Columns of Alpaca and ShareGPT by our names of fields."""
+
+
+_RECORD = {"problem", "answer", "verdicts"}
+"""What a record of `ttc eval` has."""
+
+
+def _under_our_names(row: Mapping[str, Any], fields: set[str]) -> list[dict[str, Any]]:
+    """The rows of a line: of a record its candidates, by their verdicts; else the line itself."""
+    if not row.keys() >= _RECORD:
+        return [_renamed(row)]
+    kinds: dict[str, dict[str, Any]] = {"correct": {}, "incorrect": {}}
+    for candidate, verdict in zip((row["answer"] or {}).get("candidates", ()), row["verdicts"] or (), strict=False):
+        kind = kinds.get(str((verdict or {}).get("status")))
+        if kind is not None and candidate["finish_reason"] == "stop":
+            kind.setdefault(candidate["text"], candidate)  # each text once
+    question, (right, wrong) = row["problem"]["messages"], (kind.values() for kind in kinds.values())
+    if "chosen" in fields:
+        pairs = zip(right, wrong, strict=False)
+        return [{"messages": question, **_spoken("chosen", a), **_spoken("rejected", b)} for a, b in pairs]
+    return [{"messages": question, **_spoken("completion", one)} for one in right]
+
+
+def _spoken(name: str, candidate: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: candidate["text"], _ANSWERS[name]: candidate["thinking"] or None}
 
 
 def _renamed(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -75,12 +75,6 @@ def read_marked(path: Path, text: Text, end: int) -> list[Marked]:
     return rows
 
 
-def is_marked(path: Path) -> bool:
-    """Whether the first row of a file has a label instead of a pair; raises like `rows_of`."""
-    fields = {"completion", "thinking", "label", "weight", "chosen", "chosen_thinking", "rejected", "rejected_thinking"}
-    return any("label" in row for _, row in zip(range(1), (row for _, row in rows_of(path, fields)), strict=False))
-
-
 class MarkedUpdater:
     """Holds the model, its optimiser, and the rows with the reference's log-probabilities (R,), matched and not."""
 

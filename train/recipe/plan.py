@@ -5,10 +5,10 @@ autograd would save (fake tensors through one and two layers: every further laye
 weights, gradients and moments in fp32, the reference, the critic, models that reward, the activations of a micro-batch,
 a chunk of logits a few times over, and the engine's share. Hours come from a probe of a few seconds: how fast this
 machine updates and samples with this model; without it there are none. Tokens are upper bounds, with rollouts at full
-length. For blocks that an allocator keeps, a tenth of a device of known size is left free; a CPU's heap keeps blocks of
-up to 32 MiB, which is a part of its own (`benchmarks.train_memory`), and so are the libraries of the process, and the
-copy of the weights that an engine that dies is replaced from. Left out: memory of other processes, and traffic
-between devices.
+length, and rows of a file at their own. For blocks that an allocator keeps, a tenth of a device of known size is left
+free; a CPU's heap keeps blocks of up to 32 MiB, which is a part of its own (`benchmarks.train_memory`), and so are the
+libraries of the process, and the copy of the weights that an engine that dies is replaced from. Left out: memory of
+other processes, and traffic between devices.
 """
 
 from __future__ import annotations
@@ -97,11 +97,12 @@ class Speed:
 
 def plan_recipe(
     recipe: Recipe, config: Any, scale: str | None, speed: Speed | None, memory: float | None = None,
-    device: str = "cpu",
+    device: str = "cpu", folder: Path | None = None,
 ) -> list[StageCost]:  # fmt: skip
     """The cost of every stage that trains or samples.
 
     `memory` is the GB of a device if the scale names none, and `device` its type then: passes are larger on a GPU.
+    With the model's `folder`, rows of a file are counted in its tokens.
     """
     devices, gigabytes = HARDWARE.get(scale or "", (1, memory))
     limit, device = memory or gigabytes, "cuda" if scale in HARDWARE else torch.device(device).type
@@ -111,6 +112,8 @@ def plan_recipe(
         fields = _fields(step)
         if step.kind in (*_TRAINED, "sample"):
             name = f"{number}-{step.kind}"
+            if folder is not None:
+                fields |= {_SIZES: _sizes(step.kind, fields, folder)}
             costs.append(_cost(name, step.kind, fields, (config, counts), (devices, limit, device), speed))
     return costs
 
@@ -321,10 +324,46 @@ def _engine_gb(spec: str, counts: ModelCounts, limit: float | None) -> float:
     return (8.0 if options.get("dtype") == "float32" else 4.0) * counts.parameters / GB
 
 
+_SIZES = "row sizes"
+"""No field of a stage: the tokens of each row of its file, of a pair those of both sides."""
+
+
+def _sizes(kind: str, fields: Mapping[str, Any], folder: Path) -> list[tuple[int, ...]]:
+    """Tokens of the rows that a stage reads of a file alone; none where only the run knows."""
+    from train.base.models import turn_tokenizer
+    from train.examples.examples import Example, read_examples
+    from train.examples.pairs import read_pairs
+    from train.examples.rows import is_marked, is_remote
+    from ttc.engines.shared.text import Text
+
+    path = Path(str(fields.get("data"))).expanduser()
+    if kind not in ("sft", *_PAIRS) or "data" not in fields or fields.keys() & {"corpus", "rollouts"}:
+        return []
+    if is_remote(path) or (kind in _PAIRS and is_marked(path)):
+        return []
+    text, end = Text(folder), int(turn_tokenizer(folder).eos_token_id)
+
+    def size(example: Example) -> int:
+        return len(example.prompt_ids) + len(example.token_ids)
+
+    if kind == "sft":
+        return [(size(example),) for example in read_examples(path, text, end)]
+    return [(size(pair.chosen), size(pair.rejected)) for pair in read_pairs(path, text, end)]
+
+
+def _most_learnt(fields: Mapping[str, Any], rows: int) -> int:
+    """Most tokens of so many rows, drawn epoch by epoch from those that are not held out."""
+    sizes = sorted(map(sum, fields[_SIZES]), reverse=True)
+    epochs, rest = divmod(rows, max(int(len(sizes) * (1 - float(fields.get("held_out_share") or 0))), 1))
+    return epochs * sum(sizes) + sum(sizes[:rest])
+
+
 def _pass(kind: str, fields: Mapping[str, Any], device: str) -> tuple[int, int]:
     """Rows of one pass, each as long as it may be, and their length: a row, or a pair, may be longer than a pass."""
-    length, each = _PROMPT + _longest(fields), 2 if kind in _PAIRS else 1
-    return each * max(_tokens_of_pass(fields, device) // (each * length), 1), length
+    sizes = [size for row in fields.get(_SIZES) or () for size in row]
+    length, each = max(sizes) if sizes else _PROMPT + _longest(fields), 2 if kind in _PAIRS else 1
+    rows = _tokens_of_pass(fields, device) // (each * length)
+    return each * max(min(rows, int(fields["rows"])) if sizes else rows, 1), length
 
 
 def _tokens_of_pass(fields: Mapping[str, Any], device: str) -> int:
@@ -348,7 +387,8 @@ def _tokens(kind: str, fields: Mapping[str, Any]) -> tuple[int, int | None, int]
     if kind not in _LEARNERS:
         each = 2 if kind in _PAIRS else 1
         most = None if kind == "prm" and fields.get("task") else 0  # how many steps are labelled is not known before
-        return steps, most, steps * int(fields.get("rows") or 32) * each * (_PROMPT + longest)
+        rows = steps * int(fields.get("rows") or 32)
+        return steps, most, _most_learnt(fields, rows) if fields.get(_SIZES) else rows * each * (_PROMPT + longest)
     rollouts = steps * int(fields["prompts"]) * int(fields["n"])
     passes = int(fields.get("epochs") or 1)
     return steps, rollouts * longest, passes * rollouts * (_PROMPT + longest)

@@ -50,9 +50,10 @@ from train.examples.pairs import (
     each_loss,
     ranking_of,
 )
+from train.examples.rows import is_marked
 from train.measure.measure import TaskFields, gains
 from train.offline.epochs import FitFields, fit
-from train.offline.labels import MarkedUpdater, is_marked, moved_right, read_marked
+from train.offline.labels import MarkedUpdater, moved_right, read_marked
 from train.registries import PREFERENCES, make
 from train.update.logprobs import token_logprobs
 from train.update.update import Build
