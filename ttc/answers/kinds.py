@@ -135,7 +135,7 @@ _UNDER = re.compile(
 """A command or sign right before a number that makes another thing of it: a root, a bound, a plus-minus."""
 _INNER = re.compile(
     r"(?:\d[,.]|(?<![\d.,])\d{1,3} |[\d)}\]][^\S\n]?[-+−*/×÷·⋅⁄]\s?[$(*_]*|[\d)] [x:] |\d[–'′]\s?"
-    r"|\d\s?(?:R|r|remainder|out of)\s?|(?<![A-Za-z])[A-Za-z]|\\[({][^$\n]{1,40}[,;]\s*"
+    r"|\d\s?(?:R|r|remainder|out of|to(?=\s))\s?|(?<![A-Za-z])[A-Za-z]|\\[({][^$\n]{1,40}[,;]\s*"
     r"|[(\[](?:\\[a-z]+|(?![A-Za-z]{3})[^()\[\]$\n\\]){1,40}[,;]\s*)$"
 )
 """What stands before a number that ends a longer one, a sum or a pair: 2,74 and 2 740 and 9 + 1 and (7, 6)."""
@@ -248,7 +248,7 @@ def _after_lead(clause: str) -> tuple[int, str]:
 
 
 _COPULA = r"(?:です|である|になります|となります|입니다|이다)"
-_CLOSING = re.compile(rf"(?:</(?:b|strong|em|i)>|(?<=[\d万萬億亿만억%]){_COPULA})\Z")
+_CLOSING = re.compile(rf"(?:</(?:b|strong|em|i)>|(?<=[\d万萬億亿만억%$)}}\]]){_COPULA})\Z")
 """What closes an emphasis of HTML, or a sentence of Japanese or Korean behind a number, at the end of a clause."""
 
 
@@ -309,9 +309,13 @@ def _last_number(text: str, start: int) -> Hit:
         begin += 1
     before = text[max(start, begin - 40) : begin]
     inner = _UNDER.search(before.removesuffix(">>")) or _INNER.search(before) or _OPERATION.search(before)
-    if inner or _NUMBERED.search(before) or _opens_item(text, start, begin):
-        return None
-    if _part_of_more(text, last) or _ends_compound(before, text[last.end() : last.end() + 20]):
+    inner = inner or _NUMBERED.search(before)
+    if (
+        inner
+        or _opens_item(text, start, begin)
+        or _part_of_more(text, last)
+        or _ends_compound(before, text[last.end() : last.end() + 20])
+    ):
         return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])
@@ -323,7 +327,7 @@ def _last_number(text: str, start: int) -> Hit:
 
 def _opens_item(text: str, start: int, at: int) -> bool:
     """Whether the last number of a text only opens the next item of a list: 3. behind an item 2."""
-    item = _ITEM.match(text, at)
+    item = None if text[:at].rpartition("\n")[2].strip() else _ITEM.match(text, at)
     earlier = rf"^[ \t]*{int(item['number']) - 1}[.)]\s" if item else ""
     return bool(earlier and re.search(earlier, text[start:at], re.MULTILINE))
 
@@ -393,8 +397,8 @@ _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULE
 
 # -- letters: (C), C., option C, each with the letter cut out; a second letter beside it is a hedge --------------------
 _LETTER = re.compile(
-    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[（]|选项|选择|\b(?:first|second|third|fourth|fifth|last)\s(?=option|choice)|\boption\b,?|\bchoice\b,?|\banswer\b|\bletter\b"
-    r"|\b(?:la|el|die|opción|(?:a\s)?(?:opção|letra)|lettera|lettre|buchstabe|réponse|respuesta|risposta|resposta)\b|\s)*"
+    r"(?:\\text(?:bf)?\s*\{|\\mathrm\s*\{|\\mathbf\s*\{|\\\(|[\"'*`$(\[（]|选项|选择|\b(?:first|second|third|fourth|fifth|last)\s(?=option|choice)|\boption\b,?|\bchoice\b,?|\banswer\b:?|\bletter\b"
+    r"|\ba\s(?=[(*]{0,3}[B-Z]\b)|\b(?:la|el|die|opción|(?:a\s)?(?:opção|letra)|lettera|lettre|buchstabe|réponse|respuesta|risposta|resposta)\b|\s)*"
     r"(?P<letter>[A-Za-zＡ-Ｚ])(?![A-Za-z]|['’][A-Za-z])(?P<rest>.*)\Z",
     re.DOTALL | re.IGNORECASE,
 )
@@ -413,7 +417,7 @@ _BESIDE = re.compile(
 """A second letter without a word between: (B)(C), B C, A. B. C., or on a line below; behind C. it is the value of C."""
 _NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
 """What is offered beside a letter: `C or none`."""
-_ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`]")
+_ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`!]")
 """A letter by itself or with a mark behind it, at the head of a short text: `C.`, `(C)`, `Option C:`."""
 _GAP = re.compile(r"~|\\(?:[ ,;:!]|q?quad(?![A-Za-z]))")
 r"""Spaces as LaTeX writes them: `~`, `\quad`."""
@@ -440,7 +444,7 @@ _DENIED = re.compile(
 _HALF_WIDTH = {ord(letter) + 0xFEE0: letter for letter in string.ascii_letters}
 """Full-width letters to those of ASCII."""
 _IN_FORMULA = re.compile(
-    r"\s?[+^_]\s?[\w{\\]|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)"
+    r"\s?[+^_]\s?[\w{\\]|\s?[<>]\s?[A-Z]\b|[-/*][a-z]{1,2}(?![A-Za-z])|\s?=|\([a-z]\)"
     r"|\s?\\(?:pm|mp|times|cdot|div|frac|sqrt|le|ge|leq|geq|ne|neq|in|to|approx)(?![A-Za-z])"
 )
 r"""What makes a letter part of a formula: a+b, b^2, D_1, a-b, E = mc, B(x), `a \pm b`."""
@@ -477,6 +481,7 @@ def _word_of_a_sentence(letter: str, before: str, rest: str) -> bool:
 
 def _second(rest: str) -> str:
     """A second letter that is offered, right beside the first, or with a value between them: "5 or (C) 6"."""
+    rest = _BECAUSE.split(rest, maxsplit=1)[0]
     if _INSTEAD.match(rest):
         return ""
     if beside := _SECOND.match(rest) or _BESIDE.match(rest):
@@ -509,6 +514,7 @@ _DEFINED = re.compile(
 """A letter that stands for something: G is the constant of gravitation."""
 _REASON = re.compile(r",?\s+(?:because|since|as)\b", re.IGNORECASE)
 """What parts a choice from its reasons, which may say that others are wrong."""
+_BECAUSE = re.compile(r",?\s+(?:because|since)\b", re.IGNORECASE)
 _INSTEAD = re.compile(
     r"[\s)\]*.,}$]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)\s+(?:(?:option|choice)\s+)?[(*]*[A-Z]\b"
 )
@@ -524,7 +530,12 @@ def _bare_choice(text: str, start: int) -> Hit:
     letter, hedged = choice_letter(body)
     if not letter or len(body) > 200 or (len(body) > 1 and not _ALONE.match(body + " ")) or _DEFINED.match(body):
         return None
-    if hedged or _COPIED.match(body) or taken_back(body) or _WRONG.search(_REASON.split(body, maxsplit=1)[0]):
+    if (
+        hedged
+        or _COPIED.match(body)
+        or taken_back(body)
+        or _WRONG.search(_REASON.split(body.partition("\n")[0], maxsplit=1)[0])
+    ):
         return Extraction(None, None, "bare", "hedge")
     plain_word = re.match(r"[AI]\s+[a-z]", body)
     return None if plain_word else found(text, start, len(text), "bare")
@@ -534,20 +545,24 @@ _SENTENCE = 200  # characters of such a sentence at most
 _START, _CLAUSE_START = r"(?:\A|[.!?:\n])[\s*_]*", r"(?:\A|[.!?:,;\n])[\s*_]*"
 _SO = r"(?i:(?:∴|(?:therefore|thus|hence|so|I\s(?:think|believe|(?:would|['’]d)\ssay)(?:\sthat)?)\b)[\s,]*)"
 _NOUN = r"(?i:(?:the\s+)?(?:option|choice|answer|letter)\s+)?"
-_CHOSEN = _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-ZＡ-Ｚ])[\"'*)\]]{0,4}"
+_CHOSEN = (
+    _NOUN + r"[\"'*(\[]{0,4}(?P<letter>[A-ZＡ-Ｚ])[\"'*)\]]{0,4}"
+    r"(?:(?<=\))\s(?:(?!\([A-Z]\)|\b(?:or|and|not|but|is)\b)[^\n.!?,;]){1,60}?)?"
+)
+"""A letter and, behind a bracket, the value that it stands for."""
 _VERDICTS = tuple(
     re.compile(sentence + r"(?i:,?\s+(?:because|since|as|while|whereas)\b[^.!?\n]*)?[\s.!*]*\Z")
     for sentence in (
         rf"{_START}{_SO}?(?i:only\s+|(?:we|I)\s+conclude\s+that\s+)?{_CHOSEN}"
-        r"\s+(?:is\s+(?:the\s+)?(?:(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?|answer)|it\s+is)",
+        r"(?:,[^,\n]{1,40},)?\s+(?:is\s+(?:the\s+)?(?:(?:correct|right|best)(?:\s+(?:one|answer|option|choice))?|answer)|it\s+is)",
         rf"{_CLAUSE_START}[^.!?\n]*?(?i:\b(?:leaves?|leaving)(?:\s+(?:us\s+with|only|just))?\s+){_CHOSEN}",
         rf"{_CLAUSE_START}{_SO}?(?i:(?:(?:I|we)(?:\s+would|\s+will|['’](?:d|ll|m)|\s+am)?\s+|let['’]s\s+)?"
         rf"(?:choose|pick|select|go(?:ing)?\s+with)\s+){_CHOSEN}",
         rf"{_START}{_SO}?(?i:(?:(?:it|this|that)\s+(?:is|must\s+be|has\s+to\s+be|matches|corresponds\s+to)|it['’]s"
         rf"|(?:the\s+)?(?:(?:correct|right)\s+)?letter\s+is)\s+){_CHOSEN}",
         rf"{_CLAUSE_START}(?:{_SO}(?i:it\s+(?:is|must\s+be)\s+)?|(?i:which\s+(?:is|gives|matches|corresponds\s+to)|i\.e\.,?)\s+|[^.!?\n]*(?:[→⇒]|->)\s*){_CHOSEN}",
-        rf"{_CLAUSE_START}{_SO}?(?i:only\s+){_CHOSEN}(?i:\s+(?:remains|is\s+left))",
-        rf"(?:{_START}|[，。；])(?:答案|因此|所以)?(?:故|应|本题|此题)?选(?:择|项)?\s*[:：]?\s*{_CHOSEN}。?",
+        rf"{_CLAUSE_START}{_SO}?(?i:only\s+){_CHOSEN}(?i:\s+(?:remains|is\s+(?:left|true|correct|right)))",
+        rf"(?:{_START}|[，。；])(?:答案|因此|所以)?(?:故|应该?|本题|此题)?选(?:择|项)?\s*[:：]?\s*{_CHOSEN}。?",
     )
 )
 """A last sentence that takes one letter and says nothing else: "Therefore, (C) is correct." and "I choose C"."""
@@ -613,9 +628,11 @@ _END_OF_WORDS = re.compile(rf"(?<=[^\W\d_a-zA-Z]){_COPULA}\Z")
 def _trim_words(clause: str) -> tuple[int, int] | None:
     """All of the clause, without a copula, and without the end of an emphasis that began before it."""
     words = _END_OF_WORDS.sub("", clause.rstrip())
+    start = 0
     if clause.count("*") % 2 or clause.count("**") % 2:
         words = words.rstrip("*")
-    return (0, len(words)) if words.strip() else None
+        start = len(words) - len(words.lstrip("*"))
+    return (start, len(words)) if words.strip() else None
 
 
 _VERDICT_FIRST = re.compile(
