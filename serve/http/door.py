@@ -210,7 +210,7 @@ class BoundedProtocol(HttpToolsProtocol):
             body = json_bytes(error.to_json())
             status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n".encode()
             head = [b"content-type: application/json\r\n", b"content-length: %d\r\n" % len(body)]
-            head.append(b"x-request-id: %s\r\n" % name.encode())
+            head.append(b"x-request-id: %s\r\nrequest-id: %s\r\n" % (name.encode(), name.encode()))
             head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in error.headers().items()]
             self.transport.write(b"".join([status, *head, b"connection: close\r\n\r\n", body]))
         self._end()

@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from serve.operator.config import ModelSpec, PresetSpec, ServeConfig
@@ -119,8 +120,9 @@ class Catalogue:
         rows = [self._row(name, model, None) for name, model in self._models.items()]
         rows += [self._row(name, self._models[preset.model], preset) for name, preset in self._presets.items()]
         if self._config.auto or len(self._models) > 1:
-            rows.append({"id": AUTO, "object": "model", "created": self._created, "owned_by": "ttc"})
-        return {"object": "list", "data": rows}
+            rows.append(self._head(AUTO))
+        ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]}  # Anthropic's clients read these three
+        return {"object": "list", "data": rows, "has_more": False, **ends}
 
     def row(self, name: str) -> dict[str, Any]:
         """The body of GET /v1/models/NAME; raises ApiError like `find`."""
@@ -142,13 +144,16 @@ class Catalogue:
         if preset is not None:
             about |= {"model": preset.model, "strategy": preset.strategy, "parameters": dict(preset.params)}
         return {
-            "id": name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "ttc",
+            **self._head(name),
             **({} if model.max_context is None else {"max_model_len": model.max_context}),
             "ttc": about,
         }
+
+    def _head(self, name: str) -> dict[str, Any]:
+        """What OpenAI's and Anthropic's clients read of a model."""
+        created_at = datetime.fromtimestamp(self._created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        openai = {"object": "model", "created": self._created, "owned_by": "ttc"}
+        return {"id": name, **openai, "type": "model", "display_name": name, "created_at": created_at}
 
     async def prove(self) -> None:
         """Test engines that can enforce a budget themselves, if they can force the hand-over."""
