@@ -9,6 +9,7 @@ gets the template as it is (`ttc.engines.shared.wrapped`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from serve.operator.config import ModelSpec, PresetSpec, ServeConfig
+from serve.operator.config import ModelSpec, PresetSpec, ServeConfig, located
 from serve.requests.errors import ApiError
 from serve.running.admission import FairGate
 from serve.running.upstreams import Patience, Upstreams
@@ -84,8 +85,9 @@ class Catalogue:
         """Load every model and scorer; raises what their factories raise."""
         loaded = {}
         for spec in config.models:
-            engine = spec.engine.create_engine()
-            scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
+            with located(f"models.{spec.name}") if len(config.models) > 1 else contextlib.nullcontext():
+                engine = spec.engine.create_engine()
+                scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
             gate = FairGate(engine.capabilities.max_concurrency, max_wide=config.limits.max_search_draws)
             forward = open_forward(spec, engine, Patience(config.limits.upstream_first_s, config.limits.upstream_gap_s))
             loaded[spec.name] = ServedModel(spec, with_markers(engine, config.thinking), gate, scorers, forward)

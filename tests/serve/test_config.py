@@ -409,3 +409,28 @@ def test_the_packages_of_an_extra_are_those_that_it_installs() -> None:
     for extra, packages in PACKAGES.items():
         brought = " ".join(optional[extra]).replace("-", "_")
         assert all(package.replace(".", "_") in brought for package in packages), extra
+
+
+@pytest.mark.parametrize(
+    ("table", "place"),
+    [
+        ('engine = "vlm"', r"models\.two: unknown engine 'vlm'"),
+        ('engine = "simulated"\nparams = { q = 1 }', r"models\.two: engine simulated has no parameter 'q'"),
+        ('model = "/nowhere/model"', r"models\.two: model '/nowhere/model'"),
+        ('[models.two.scorers.judged]\nkind = "pmr"', r"models\.two\.scorers\.judged: unknown scorer 'pmr'"),
+        ("cost = nan", r"models\.two\.cost must be a number"),
+    ],
+)
+def test_a_fault_of_one_model_of_several_names_that_model(tmp_path: pathlib.Path, table: str, place: str) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(f'[models.one]\nengine = "simulated"\n[models.two]\n{table}\n')
+    with pytest.raises(ConfigError, match=f"^{place}"):
+        load_config(path)
+
+
+def test_a_fault_that_only_loading_shows_names_its_model(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "serve.toml"
+    one, two = '[models.one]\nengine = "simulated"', '[models.two]\nengine = "simulated"\nparams = { p = 9 }'
+    path.write_text(f"{one}\n{two}\n")
+    with pytest.raises(ConfigError, match=r"^models\.two: .*\bp\b"):
+        Catalogue.load(load_config(path))
