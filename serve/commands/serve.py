@@ -26,11 +26,12 @@ from typing import TYPE_CHECKING, Any
 
 from ttc.cli.process import keep_little
 from ttc.concurrent import new_event_loop
-from ttc.config.recipes import overrides
+from ttc.config.recipes import load_toml, overrides
 from ttc.errors import ConfigError, MissingExtra, has_gpu
 
 if TYPE_CHECKING:
     from serve.operator.config import ServeConfig
+    from serve.operator.keys import Key
     from ttc.config.choices import PartChoice
 
 
@@ -96,11 +97,30 @@ def run(args: argparse.Namespace) -> int:
     configure_logs(sys.stderr)
     logging.getLogger("serve").info("loading %s", ", ".join(spec.name for spec in config.models))
     with sock, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        again = None if args.config is None else lambda: load_config(pathlib.Path(args.config)).keys
+        again = None if args.config is None else KeysOf(pathlib.Path(args.config))
         spend_file = config.spend_file if config.has_budgets else None
         quotas = runner.run(find_quotas(config.limits.request_timeout_s, spend_file))  # before models are loaded
         runner.run(serve(config, Catalogue.load(config), sock, again, quotas))
     return 0
+
+
+class KeysOf:
+    """The keys of a file, whenever they are asked for; of the rest, the log says what has changed since the start."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self._path, self._begun = path, load_toml(path)
+
+    def __call__(self) -> Sequence[Key]:
+        """Read them; raises ConfigError for a file that could not be served."""
+        from serve.operator.config import load_config
+
+        keys, now = load_config(self._path).keys, load_toml(self._path)
+        names = (self._begun.keys() | now.keys()) - {"keys"}
+        changes = sorted(name for name in names if self._begun.get(name) != now.get(name))
+        if changes:
+            text = "only [keys] is read again: what else has changed takes effect at the next start"
+            logging.getLogger("serve").warning(text, extra={"changed": changes})
+        return keys
 
 
 PACKAGES: Mapping[str, Sequence[str]] = {

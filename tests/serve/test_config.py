@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from serve.commands.serve import PACKAGES, check_installed, register, run
+from serve.commands.serve import PACKAGES, KeysOf, check_installed, register, run
 from serve.http.process import bind, serve, url_of
 from serve.operator.config import HttpSettings, PresetSpec, ServeConfig, from_options, load_config
 from serve.operator.keys import read_keys
@@ -434,3 +434,18 @@ def test_a_fault_that_only_loading_shows_names_its_model(tmp_path: pathlib.Path)
     path.write_text(f"{one}\n{two}\n")
     with pytest.raises(ConfigError, match=r"^models\.two: .*\bp\b"):
         Catalogue.load(load_config(path))
+
+
+def test_what_a_signal_does_not_take_over_is_told(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ALICE", "a-long-secret-of-alice")
+    path = tmp_path / "serve.toml"
+    models, keys = '[models.m]\nengine = "simulated"\n', '[keys.alice]\nenv = "ALICE"\n'
+    path.write_text(models + keys)
+    read_again = KeysOf(path)
+    path.write_text(models + keys.replace("alice", "bob"))
+    assert [key.name for key in read_again()] == ["bob"] and not caplog.records
+    path.write_text(f"{models}[limits]\nmax_tokens = 5\n{keys}")
+    assert [key.name for key in read_again()] == ["alice"]
+    assert [record.changed for record in caplog.records] == [["limits"]]
