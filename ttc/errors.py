@@ -117,19 +117,26 @@ def missing_extra(error: ImportError) -> ImportError:
 def install_command(extra: str, *, for_gpu: bool | None = None) -> str:
     """Return the command that installs an extra of this distribution from where it came: checkout, wheel or index.
 
-    On Linux without a GPU it takes torch's CPU build. Without `for_gpu`, a GPU is one with NVIDIA's driver.
+    Several extras are separated by commas. On Linux without a GPU it takes torch's CPU build. Without `for_gpu`, a GPU
+    is one with NVIDIA's driver.
     """
     source = _origin()
     address = urlsplit(source.get("url", ""))
     if for_gpu is None:
-        for_gpu = shutil.which("nvidia-smi") is not None or pathlib.Path("/proc/driver/nvidia").is_dir()
+        for_gpu = has_gpu()
     program = pip("install")
     build = UV_CPU_BUILD if program.startswith("uv ") else CPU_INDEX
-    build = build if extra in WITH_TORCH and sys.platform == "linux" and not for_gpu else ""
+    has_torch = not set(extra.split(",")).isdisjoint(WITH_TORCH)
+    build = build if has_torch and sys.platform == "linux" and not for_gpu else ""
     if address.scheme == "file":
         flag = "-e " if source.get("dir_info", {}).get("editable") else ""
         return f"{program} {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}{build}"
     return f"{program} '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'{build}"
+
+
+def has_gpu() -> bool:
+    """Whether this machine has NVIDIA's driver."""
+    return shutil.which("nvidia-smi") is not None or pathlib.Path("/proc/driver/nvidia").is_dir()
 
 
 def install_again() -> str:

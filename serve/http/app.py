@@ -120,7 +120,7 @@ def _shared_with(app: ASGIApp, origins: Sequence[str], others: str | None) -> AS
         allow_private_network=True,  # who is named here may ask, wherever this server stands
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        expose_headers=["x-request-id", "retry-after", "x-ttc-ignored", *STANDING_HEADERS],
+        expose_headers=["x-request-id", "request-id", "retry-after", "x-ttc-ignored", *STANDING_HEADERS],
         max_age=600,
     )
 

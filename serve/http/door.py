@@ -56,6 +56,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._last: asyncio.TimerHandle | None = None
         self._size = self._unread = self._beside = 0
         self._in_head, self._refused = True, False
+        self._unanswered: list[Any] = []
+        """The requests of this connection without a whole reply: the parser knows the last one only."""
 
     def connection_made(self, transport: Any) -> None:
         """Begin to wait for a head, where there is room for one more connection."""
@@ -66,10 +68,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers too."""
+        """Forget the timers too, and tell every request whose reply nobody reads any more."""
         self._stop_waiting()
         self._keep()
         super().connection_lost(exc)
+        for cycle in self._unanswered:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
 
     def pause_writing(self) -> None:
         """Start the time within which a client must read: what it was sent takes memory here."""
@@ -135,6 +141,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.app = _without_chunks(app)
             super().on_headers_complete()
             self.app = app
+            self._unanswered = [one for one in (*self._unanswered, self.cycle) if not one.response_complete]
         else:
             self._end()
 
@@ -210,7 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
             body = json_bytes(error.to_json())
             status = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n".encode()
             head = [b"content-type: application/json\r\n", b"content-length: %d\r\n" % len(body)]
-            head.append(b"x-request-id: %s\r\n" % name.encode())
+            head.append(b"x-request-id: %s\r\nrequest-id: %s\r\n" % (name.encode(), name.encode()))
             head += [f"{name}: {value}\r\n".encode("latin-1") for name, value in error.headers().items()]
             self.transport.write(b"".join([status, *head, b"connection: close\r\n\r\n", body]))
         self._end()

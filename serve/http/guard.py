@@ -109,7 +109,8 @@ class _Reply:
         """Send a message of the application, the headers of the first one completed."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = [*message.get("headers", ()), (b"x-request-id", self._scope[REQUEST_ID].encode())]
+            name = self._scope[REQUEST_ID].encode()
+            headers = [*message.get("headers", ()), (b"x-request-id", name), (b"request-id", name)]
             headers += [(name.encode(), value.encode()) for name, value in self._scope[STANDING].items()]
             if ignored := self._scope[NOTES].get("ignored"):
                 headers.append((b"x-ttc-ignored", ", ".join(ignored).encode()))

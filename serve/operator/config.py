@@ -13,10 +13,11 @@ An unknown key is refused with the nearest. Reading loads no model.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import pathlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -139,7 +140,9 @@ class ModelSpec:
     price_out: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse prices below 0, and one without the other."""
+        """Refuse prices below 0, one without the other, and a cost that ranks nowhere."""
+        if not math.isfinite(self.cost):
+            raise ConfigError(f"models.{self.name}.cost must be a number, got {self.cost}")
         prices = (self.price_in, self.price_out)
         if any(price is not None and not 0 <= price < math.inf for price in prices):
             raise ConfigError(f"models.{self.name}: price_in and price_out must be dollars >= 0, got {prices}")
@@ -361,13 +364,24 @@ def _effort(where: str, name: str, table: Mapping[str, Any]) -> str | None:
 
 def _model(name: str, values: Mapping[str, Any], limits: ServeLimits) -> ModelSpec:
     table = build(_Model, values, where=f"models.{name}.")
-    scorers = {
-        label: PartChoice.of(SCORERS, scorer.kind or label, scorer.params, scorer.model)
-        for label, scorer in table.scorers.items()
-    }
-    engine = _engine(table.engine, table.params, table.model, limits)
+    scorers = {}
+    for label, scorer in table.scorers.items():
+        with located(f"models.{name}.scorers.{label}"):
+            scorers[label] = PartChoice.of(SCORERS, scorer.kind or label, scorer.params, scorer.model)
+    with located(f"models.{name}"):
+        engine = _engine(table.engine, table.params, table.model, limits)
     own = {place: getattr(table, place) for place in ("cost", "fallback", "fallback_after_s", "price_in", "price_out")}
     return ModelSpec(name, engine, scorers, **own)
+
+
+@contextlib.contextmanager
+def located(where: str) -> Iterator[None]:
+    """Put the place in the file before the message of a ConfigError: a part does not know of which model it is."""
+    try:
+        yield
+    except ConfigError as exc:
+        exc.args = (f"{where}: {exc}",)
+        raise
 
 
 def _engine(name: str, params: Mapping[str, Any], model: str | None, limits: ServeLimits) -> PartChoice:

@@ -161,11 +161,13 @@ class ActiveRequest:
         """Run the plan, then its fallbacks; the last event is Done or RequestFailed, unless nobody waits any more."""
         started = Started(self._name, self.plan.request.model, int(time.time()))
         deadline = self._opened + self._service.config.limits.request_timeout_s
+        busy: ApiError | None = None
         try:
             while (error := await self._attempt(started, deadline)) is not None:
                 if not await self._fall_back(error):
-                    self._fail(error)
+                    self._fail(error if busy is None or error.status <= 500 else busy)  # which has room again
                     return
+                busy = error if error.status == 429 else busy
                 started = replace(started, model=self.plan.request.model)
         except asyncio.CancelledError:
             if self._stopped is None:

@@ -9,15 +9,17 @@ gets the template as it is (`ttc.engines.shared.wrapped`).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
-from serve.operator.config import ModelSpec, PresetSpec, ServeConfig
+from serve.operator.config import ModelSpec, PresetSpec, ServeConfig, located
 from serve.requests.errors import ApiError
 from serve.running.admission import FairGate
 from serve.running.upstreams import Patience, Upstreams
@@ -83,8 +85,9 @@ class Catalogue:
         """Load every model and scorer; raises what their factories raise."""
         loaded = {}
         for spec in config.models:
-            engine = spec.engine.create_engine()
-            scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
+            with located(f"models.{spec.name}") if len(config.models) > 1 else contextlib.nullcontext():
+                engine = spec.engine.create_engine()
+                scorers = {name: choice.create_scorer(engine) for name, choice in spec.scorers.items()}
             gate = FairGate(engine.capabilities.max_concurrency, max_wide=config.limits.max_search_draws)
             forward = open_forward(spec, engine, Patience(config.limits.upstream_first_s, config.limits.upstream_gap_s))
             loaded[spec.name] = ServedModel(spec, with_markers(engine, config.thinking), gate, scorers, forward)
@@ -119,8 +122,9 @@ class Catalogue:
         rows = [self._row(name, model, None) for name, model in self._models.items()]
         rows += [self._row(name, self._models[preset.model], preset) for name, preset in self._presets.items()]
         if self._config.auto or len(self._models) > 1:
-            rows.append({"id": AUTO, "object": "model", "created": self._created, "owned_by": "ttc"})
-        return {"object": "list", "data": rows}
+            rows.append(self._head(AUTO))
+        ends = {"first_id": rows[0]["id"], "last_id": rows[-1]["id"]}  # Anthropic's clients read these three
+        return {"object": "list", "data": rows, "has_more": False, **ends}
 
     def row(self, name: str) -> dict[str, Any]:
         """The body of GET /v1/models/NAME; raises ApiError like `find`."""
@@ -142,13 +146,16 @@ class Catalogue:
         if preset is not None:
             about |= {"model": preset.model, "strategy": preset.strategy, "parameters": dict(preset.params)}
         return {
-            "id": name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "ttc",
+            **self._head(name),
             **({} if model.max_context is None else {"max_model_len": model.max_context}),
             "ttc": about,
         }
+
+    def _head(self, name: str) -> dict[str, Any]:
+        """What OpenAI's and Anthropic's clients read of a model."""
+        created_at = datetime.fromtimestamp(self._created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        openai = {"object": "model", "created": self._created, "owned_by": "ttc"}
+        return {"id": name, **openai, "type": "model", "display_name": name, "created_at": created_at}
 
     async def prove(self) -> None:
         """Test engines that can enforce a budget themselves, if they can force the hand-over."""

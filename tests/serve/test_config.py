@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib.util
 import pathlib
 import re
 import socket
+import sys
+import tomllib
 import typing
 from collections.abc import Mapping
 
 import pytest
 
-from serve.commands.serve import register, run
+from serve.commands.serve import PACKAGES, KeysOf, check_installed, register, run
 from serve.http.process import bind, serve, url_of
 from serve.operator.config import HttpSettings, PresetSpec, ServeConfig, from_options, load_config
 from serve.operator.keys import read_keys
@@ -21,7 +24,7 @@ from serve.running.catalogue import Catalogue
 from serve.running.service import InferenceService, check_presets
 from tests.serve.running import scripted, served
 from ttc.config.recipes import overrides
-from ttc.errors import ConfigError
+from ttc.errors import ConfigError, MissingExtra
 
 BEHIND = """
 [limits]
@@ -346,3 +349,103 @@ def test_a_file_with_many_keys_is_read_without_evaluating_their_types_for_each(m
     monkeypatch.setattr(typing, "get_type_hints", lambda kind: calls.append(kind) or plain(kind))
     assert len(read_keys(tables, "serve.toml")) == 100
     assert len(calls) < 10, "a server that reads its keys again does nothing else meanwhile"
+
+
+UP = ["--upstream", "http://127.0.0.1:9/v1"]
+
+
+@pytest.mark.parametrize("has_serve", [False, True])
+@pytest.mark.parametrize(
+    ("words", "variables", "extras"),
+    [
+        ([], {}, {"local", "serve"}),
+        (["Qwen/Qwen3-4B", "--scorer", "prm:Qwen/X"], {}, {"local", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "vllm"], {}, {"vllm-cpu", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "vllm", "--set", "engine.base_url=http://gpu:8000/v1"], {}, {"local", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "sglang"], {}, {"sglang", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "ray_workers"], {}, {"local", "ray", "serve"}),
+        (["Qwen/Qwen3-4B", "--engine", "ray_workers", "--set", "engine.inner=vllm"], {}, {"vllm-cpu", "ray", "serve"}),
+        (UP, {}, {"serve"}),
+        ([*UP, "--scorer", "judge:big"], {}, {"serve"}),
+        ([*UP, "--set", "engine.tokenizer=off"], {}, {"serve"}),
+        ([*UP, "--set", "engine.tokenizer=folder"], {}, {"local", "serve"}),
+        (UP, {"TTC_SERVE_REDIS": "redis://x", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, {"otel", "redis", "serve"}),
+    ],
+)
+def test_one_command_installs_all_that_a_server_lacks(
+    words: list[str],
+    variables: dict[str, str],
+    extras: set[str],
+    has_serve: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    absent = {package for extra in PACKAGES if extra != "serve" or not has_serve for package in PACKAGES[extra]}
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name, package=None: None if name in absent else find_spec(name, package)
+    )
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    parser = argparse.ArgumentParser()
+    register(parser.add_subparsers())
+    args = parser.parse_args(["serve", *words])
+    expected = extras - ({"serve"} if has_serve else set())
+    config = from_options(args.model, args.engine, args.name, args.scorer, args.upstream, overrides(args.set))
+    if not expected:
+        check_installed(config)
+        return
+    with pytest.raises(MissingExtra, match=r"is not installed; run: .*\[[a-z,-]+\]") as caught:
+        run(args)
+    assert set(caught.value.extra.split(",")) == expected
+    assert ("download.pytorch.org" in str(caught.value) or "torch-backend cpu" in str(caught.value)) == (
+        not expected.isdisjoint({"local", "vllm-cpu"}) and sys.platform == "linux"
+    )
+
+
+def test_the_packages_of_an_extra_are_those_that_it_installs() -> None:
+    with (pathlib.Path(__file__).parents[2] / "pyproject.toml").open("rb") as file:
+        optional = tomllib.load(file)["project"]["optional-dependencies"]
+    for extra, packages in PACKAGES.items():
+        brought = " ".join(optional[extra]).replace("-", "_")
+        assert all(package.replace(".", "_") in brought for package in packages), extra
+
+
+@pytest.mark.parametrize(
+    ("table", "place"),
+    [
+        ('engine = "vlm"', r"models\.two: unknown engine 'vlm'"),
+        ('engine = "simulated"\nparams = { q = 1 }', r"models\.two: engine simulated has no parameter 'q'"),
+        ('model = "/nowhere/model"', r"models\.two: model '/nowhere/model'"),
+        ('[models.two.scorers.judged]\nkind = "pmr"', r"models\.two\.scorers\.judged: unknown scorer 'pmr'"),
+        ("cost = nan", r"models\.two\.cost must be a number"),
+    ],
+)
+def test_a_fault_of_one_model_of_several_names_that_model(tmp_path: pathlib.Path, table: str, place: str) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(f'[models.one]\nengine = "simulated"\n[models.two]\n{table}\n')
+    with pytest.raises(ConfigError, match=f"^{place}"):
+        load_config(path)
+
+
+def test_a_fault_that_only_loading_shows_names_its_model(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "serve.toml"
+    one, two = '[models.one]\nengine = "simulated"', '[models.two]\nengine = "simulated"\nparams = { p = 9 }'
+    path.write_text(f"{one}\n{two}\n")
+    with pytest.raises(ConfigError, match=r"^models\.two: .*\bp\b"):
+        Catalogue.load(load_config(path))
+
+
+def test_what_a_signal_does_not_take_over_is_told(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ALICE", "a-long-secret-of-alice")
+    path = tmp_path / "serve.toml"
+    models, keys = '[models.m]\nengine = "simulated"\n', '[keys.alice]\nenv = "ALICE"\n'
+    path.write_text(models + keys)
+    read_again = KeysOf(path)
+    path.write_text(models + keys.replace("alice", "bob"))
+    assert [key.name for key in read_again()] == ["bob"] and not caplog.records
+    path.write_text(f"{models}[limits]\nmax_tokens = 5\n{keys}")
+    assert [key.name for key in read_again()] == ["alice"]
+    assert [record.changed for record in caplog.records] == [["limits"]]

@@ -55,6 +55,18 @@ def test_a_client_that_leaves_frees_the_engine_within_a_second(stream: bool, sea
         assert engine.counters().overrun > 0
 
 
+def test_a_client_that_leaves_with_requests_behind_the_first_frees_the_engine_too() -> None:
+    engine = SlowEngine(30)
+    with running(served(engine)) as server:
+        place = httpx2.URL(server.url)
+        body = json.dumps(chat()).encode()
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n" % len(body)
+        with socket.create_connection((place.host, place.port or 80)) as connection:
+            connection.sendall((head + body) * 3)
+            assert until(lambda: engine.num_live == 1)
+        assert until(lambda: engine.num_live == 0 and server.service.idle)
+
+
 def test_a_client_that_leaves_a_real_model_frees_every_branch_of_it() -> None:
     engine = embedded()
     assert isinstance(engine, EmbeddedEngine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -249,3 +250,18 @@ def test_a_count_refuses_as_messages_do_and_has_no_longest_prompt(server: Runnin
     with running(served(ScriptedEngine(think, thinking=True, max_context=64))) as small:
         body = {"model": "m", "messages": [{"role": "user", "content": "x" * 500}]}
         assert small.ask(body, path).json()["input_tokens"] > 500
+
+
+def test_anthropics_clients_find_the_id_of_a_request_and_read_the_list_of_models() -> None:
+    with running(served(scripted())) as server, server.client() as client:
+        ids = {"x-request-id": "abc-1"}
+        replies_ = [
+            client.post("/v1/messages", json=asked(), headers=ids),
+            client.post("/v1/messages", json=asked(max_tokens=0), headers=ids),
+        ]
+        assert [(one.status_code, one.headers["request-id"]) for one in replies_] == [(200, "abc-1"), (400, "abc-1")]
+        listed = client.get("/v1/models").json()
+        row = client.get("/v1/models/m").json()
+    assert (listed["has_more"], listed["first_id"], listed["last_id"]) == (False, "m", "m")
+    assert (row["type"], row["display_name"]) == ("model", "m") and row in listed["data"]
+    assert datetime.fromisoformat(row["created_at"]).timestamp() == row["created"]

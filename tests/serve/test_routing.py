@@ -143,6 +143,15 @@ def test_a_fallback_that_is_down_too_ends_in_an_error() -> None:
         assert server.ask({**chat("q"), "model": "big"}).status_code == 503
 
 
+def test_where_the_fallback_of_a_busy_model_is_down_a_client_hears_when_to_come_back() -> None:
+    full = Full(ponder)
+    full.error = EngineBusy("the server at gpu0 answered 429")
+    full.error.retry_after_s = 7.0
+    with running(served(full, "big", fallback="small"), served(Broken(ponder), "small")) as server:
+        reply = server.ask({**chat("q"), "model": "big"})
+    assert (reply.status_code, reply.headers["retry-after"]) == (429, "7")
+
+
 @pytest.mark.parametrize(
     ("fields", "model"),
     [
