@@ -57,6 +57,17 @@ def test_each_aggregation_sees_k_different_members_of_the_last_round_and_the_las
     assert len({tuple(sorted(shown)) for shown in seen}) > 2
 
 
+def test_of_equal_classes_in_the_last_round_that_wins_which_more_answers_of_all_rounds_gave() -> None:
+    """The last round says 1 and 2, and the shorter is 1; of the first, two said 2."""
+
+    def script(prompt, path, key):
+        if len(path) == 1:
+            return [r"\boxed{2}", r"\boxed{2}", r"\boxed{3}"][path[0]]
+        return [r"\boxed{1}", r"at length \boxed{2}", "no idea"][path[-1]]
+
+    assert scripted(script, partial(aggregate, n=3, k=1, rounds=1)).final == "2"
+
+
 def test_aggregation_lifts_a_population_that_can_tell_right_from_wrong() -> None:
     def script(prompt: Prompt, path, key) -> str:
         shown = "\n".join(attempts(prompt))
