@@ -11,7 +11,7 @@ from tests.oracles.tools import answers, ballots, say
 from tests.ttc.questions import ask
 from ttc.answers import kind_of
 from ttc.choosing.selection import choose
-from ttc.core import Answer, Prompt, Score, Usage
+from ttc.core import Answer, Budget, Prompt, Score, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
@@ -208,6 +208,25 @@ def test_agreement_without_thinking_is_kept_and_disagreement_escalates() -> None
 def test_what_escalates_to_thought_is_refused_where_thinking_is_off(off: Thinking) -> None:
     with pytest.raises(ConfigError, match="thinking is off"):
         scripted(thinker(["a"], ["b"]), partial(no_think_then_think, n=1, m=1), thinking=True, control=off)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "final", "num_thoughts"), [(60, "7", 1), (100, "7", 1), (400, "7", 2), (22, "0", 0)]
+)
+def test_of_few_tokens_a_thought_keeps_what_its_answer_takes(tokens: int, final: str, num_thoughts: int) -> None:
+    """Two answers of ten tokens disagree; a thought of a hundred would leave nothing for its own."""
+
+    def script(prompt: Prompt, path, key) -> str:
+        if prompt.think_state == "closed":
+            return rf"\boxed{{{path[0]}}}"
+        thought, closed, answer = prompt.generated_text.partition("</think>")
+        return r"\boxed{7}"[len(answer.strip()) :] if closed else "t" * 100 + r"</think>\boxed{7}"
+
+    engine = ScriptedEngine(script, thinking=True)
+    strategy = partial(no_think_then_think, n=2, m=2)
+    answer = asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=2, budget=Budget(tokens=tokens)))
+    assert answer.final == final and answer.usage.tokens <= tokens
+    assert sum(candidate.path[0] >= 1000 for candidate in answer.candidates) == num_thoughts
 
 
 def test_abstentions_do_not_agree() -> None:
