@@ -133,7 +133,7 @@ def standard_error(values: Sequence[float], clusters: Sequence[Hashable]) -> flo
     return error if error > _ROUNDING else 0.0
 
 
-def minimum_detectable(error: float, pairs: int | None = None) -> float:
+def minimum_detectable(error: float, pairs: float | None = None) -> float:
     """Return the smallest true difference that a two-sided test at 5 % finds with a power of 80 %.
 
     `error` is the standard error of the difference; for two unpaired runs that is sqrt(2) times that of one. A larger
