@@ -22,7 +22,7 @@ from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Strategy
 from ttc.session.draws import check_n
 from ttc.session.meter import Cost
-from ttc.session.reserve import ask_each, draw_cost
+from ttc.session.reserve import SPARE, ask_each, draw_cost
 from ttc.session.samples import run_inner
 from ttc.session.session import Session
 
@@ -94,7 +94,9 @@ async def _first(session: Session, n: int, k: int, rounds: int) -> tuple[list[Ca
     prompt, longest = session.render(), session.sampling.max_tokens
     everything = draw_cost(session, prompt, longest) + draw_cost(session, prompt, longest, k) * rounds
     if session.pays_for(everything * n) >= 1:
-        completions, width, num_sure = await session.generate(prompt, n), n, rounds
+        spare = SPARE if rounds else 0.0
+        completions, num_sure = await session.generate(prompt, n, spare=spare), rounds
+        width = n if len(completions) < k else len(completions)  # slow ones may have been cut
     else:
         completions = await session.generate(prompt, 1)
         length = max(completions[0].usage.generated, 1)
