@@ -97,7 +97,10 @@ def main() -> None:
         cells.append(measure(case, num, seeds, per, differ, args.rounds, args.seed))
         print(*cells[-1].values(), flush=True)
     if args.save:
-        args.save.write_text(json.dumps({"rounds": args.rounds, "cells": cells}, indent=1) + "\n", encoding="utf-8")
+        rows = ",\n".join(map(json.dumps, cells))
+        args.save.write_text(
+            f'{{"rounds": {args.rounds}, "seed": {args.seed}, "cells": [\n{rows}\n]}}\n', encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

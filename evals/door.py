@@ -60,7 +60,16 @@ from ttc.errors import (
     TTCError,
     Unsupported,
 )
-from ttc.session.door import check_scorer, choose_scorer, choose_strategy, opened, synchronous, with_options
+from ttc.session.door import (
+    check_scorer,
+    choose_engine,
+    choose_scorer,
+    choose_strategy,
+    opened,
+    synchronous,
+    usual_scorer,
+    with_options,
+)
 from ttc.session.solve import fit_to_context, solve, spent
 from ttc.session.thinking import Thinking
 from ttc.verifiers.service.service import Service
@@ -76,7 +85,9 @@ async def aevaluate(
     strategy: str | Strategy = "direct",
     n: int | None = None,
     params: Mapping[str, object] | None = None,
-    engine: str | Engine = "embedded",
+    engine: str | Engine | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
     scorer: str | Scorer | ScoreFunction | None = None,
     verifier: str | Verifier | CheckFunction | None = None,
     kind: str | None = None,
@@ -90,9 +101,9 @@ async def aevaluate(
 ) -> Evaluation:
     """Evaluate a strategy on rows: `await ttc.aevaluate(rows, strategy="majority", n=8)`.
 
-    Strategy, engine and scorer are as in `ttc.arun`; the verifier is named, an object, or a function of target and
-    submission (`ttc.config.functions`), which may give a reward in [0, 1]. Without one the answer kind decides, which
-    `kind` names and the answers show otherwise.
+    Strategy, engine, model, address and scorer are as in `ttc.arun`; the verifier is named, an object, or a function of
+    target and submission (`ttc.config.functions`), which may give a reward in [0, 1]. Without one the answer kind
+    decides, which `kind` names and the answers show otherwise.
 
     Args:
         problems: a list of dictionaries, a data frame of pandas or polars, or a split of a Hugging Face dataset.
@@ -100,6 +111,8 @@ async def aevaluate(
         n: samples, where the strategy has that parameter.
         params: its other parameters.
         engine: what runs the model; closed at the end where it is named.
+        model: name or folder of the model, where the engine is not an object.
+        base_url: the address of an OpenAI-compatible endpoint; its key is in OPENAI_API_KEY.
         scorer: for strategies that rank.
         verifier: what holds answers to targets.
         kind: answer kind: math, number, choice, exact, ...
@@ -120,9 +133,8 @@ async def aevaluate(
     """
     if concurrency is not None:
         at_least("evaluate", 1, concurrency=concurrency)
-    choice = choose_strategy(strategy, n, params)
-    if scorer is None and choice.needs_scorer and engine == "embedded":
-        scorer = "prm"
+    choice, chosen = choose_strategy(strategy, n, params), choose_engine(engine, model, base_url)
+    scorer = usual_scorer(choice, chosen) if scorer is None else scorer
     check_scorer(choice, scorer)
     items = items_of_table(problems, kind, build(Columns, columns or {}, where="columns."))
     checker = _verifier(verifier, items[0].problem.kind)
@@ -131,7 +143,7 @@ async def aevaluate(
         stack.push_async_callback(checker.close)
         for item in items:
             checker.check_gold(item.target, f"problem {item.problem.id!r}")
-        running = await stack.enter_async_context(opened(engine))
+        running = await stack.enter_async_context(opened(chosen))
         work = _Work(
             running,
             choice.bind(choose_scorer(scorer, running)),

@@ -164,15 +164,21 @@ async def gather(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in failed or tasks]
 
 
-async def gather_until(coroutines: Iterable[Coroutine[Any, Any, T]], seconds: float) -> list[T | None]:
-    """Run coroutines at once for `seconds`; results in order, None for those that were cut. Failures as in `gather`."""
+async def gather_until(
+    coroutines: Iterable[Coroutine[Any, Any, T]], seconds: float, sooner: float | None = None
+) -> list[T | None]:
+    """Run coroutines at once for `seconds`; results in order, None for those that were cut. Failures as in `gather`.
+
+    From `sooner` seconds on, they are cut as soon as two have ended.
+    """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    deadline = asyncio.get_running_loop().time() + max(seconds, 0.0)
+    began, when = asyncio.get_running_loop().time(), "FIRST_EXCEPTION" if sooner is None else "FIRST_COMPLETED"
     pending, failed = set(tasks), list[asyncio.Future[T]]()
     try:
         while pending and not failed:
-            left = max(deadline - asyncio.get_running_loop().time(), 0.0)
-            finished, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_EXCEPTION)
+            limit = seconds if sooner is None or len(tasks) - len(pending) < 2 else min(sooner, seconds)
+            left = max(began + limit - asyncio.get_running_loop().time(), 0.0)
+            finished, pending = await asyncio.wait(pending, timeout=left, return_when=when)
             failed = [
                 task for task in tasks if task in finished and not task.cancelled() and task.exception() is not None
             ]

@@ -18,7 +18,7 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from evals.experiment import Arm, Result
-from ttc.config.plugins import without_scores
+from ttc.config.plugins import cut_by_budget, without_scores
 from ttc.config.values import counted
 from ttc.core import FILTERED, NO_VERDICT, Answer, Capabilities, Record, Sampling
 
@@ -201,7 +201,8 @@ def _unread(result: Result, *, of_rows: bool) -> str:
     ends = Counter(end for record in result.records if record.answer is not None and (end := _ended_by(record.answer)))
     by_server = "; ".join(f"{count} {end}" for end, count in ends.most_common())
     verdicts = [record.verdict for record in result.records if record.verdict is not None]
-    reasons = Counter(reason for record in result.records if (reason := _unread_reason(record)) is not None)
+    longest = int(result.entry["sampling"]["max_tokens"])
+    reasons = Counter(reason for record in result.records if (reason := _unread_reason(record, longest)) is not None)
     if not reasons or 2 * reasons.total() < len(verdicts):
         return by_server and f"of {counted(len(verdicts), 'answer')} {by_server}"
     num_unread = reasons.total()
@@ -217,13 +218,13 @@ def _unread(result: Result, *, of_rows: bool) -> str:
     return text + (LAST_NUMBER if of_rows and is_maths and UNREAD["no_answer"] in causes else "")
 
 
-def _unread_reason(record: Record) -> str | None:
+def _unread_reason(record: Record, max_tokens: int) -> str | None:
     """The reason of a verdict that found no answer, which of one that was cut may be the budget; else None."""
     answer, verdict = record.answer, record.verdict
     if answer is None or verdict is None or verdict.status != "no_answer":
         return None
     cut = verdict.reason in ("truncated", "unclosed_thinking")
-    return "budget" if cut and answer.stop_cause == "budget" else verdict.reason
+    return "budget" if cut and cut_by_budget(answer, max_tokens) else verdict.reason
 
 
 def _ended_by(answer: Answer) -> str:

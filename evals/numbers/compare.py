@@ -131,7 +131,6 @@ class _Paired:
         pairs = list(zip(self.right_first, self.right_second, strict=True))
         self.only_first = sum(a > b for a, b in pairs)
         self.only_second = sum(b > a for a, b in pairs)
-        self.parts = math.lcm(*(len(records[name]) for records in (ours, theirs) for name in shared))
         drawn = sum(2 / (1 / len(ours[name]) + 1 / len(theirs[name])) for name in shared)
         self.tested = paired_test(self.right_first, self.right_second, self.clusters, pairs=drawn)
         self.p_value = self.tested.p_value
@@ -161,7 +160,7 @@ class _Paired:
             pairs=self.tested.pairs,
             p_value=self.p_value,
             p_holm=p_holm,
-            detectable=minimum_detectable(error, pairs=count * self.parts) if error > 0 else None,
+            detectable=minimum_detectable(error, pairs=self.tested.pairs) if error > 0 else None,
             tokens_ratio=_ratio(cost_second.tokens / one, cost_first.tokens),
             flops_ratio=_ratio(cost_second.flops / one, cost_first.flops),
             equal_flops=self._equal_flops(k, draws / k, seed) if fits else None,

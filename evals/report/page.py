@@ -54,7 +54,18 @@ from evals.report.kit import (
     text,
 )
 from evals.report.problems import group_data
-from evals.report.runs import ORACLE_KINDS, Axis, Point, RunSummary, facts, groups, headline, read_runs, sizes_text
+from evals.report.runs import (
+    ORACLE_KINDS,
+    Axis,
+    Point,
+    RunSummary,
+    facts,
+    groups,
+    headline,
+    models,
+    read_runs,
+    sizes_text,
+)
 from ttc.core import Record
 from ttc.durable import replace_text
 from ttc.errors import ConfigError, MissingExtra
@@ -274,7 +285,7 @@ UNJUDGED: Column = ("no verdict", "answers that the verifier did not decide on",
 
 
 def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
-    """Aligned plain text, one block per task and level, for standard output."""
+    """Aligned plain text, one block per task and level, headed by it and the models, for standard output."""
     blocks = []
     for name, runs in groups(read_runs(summaries)).items():
         columns = _columns(runs)
@@ -283,7 +294,7 @@ def render_table(summaries: Sequence[Mapping[str, Any]]) -> str:
         widths = [max(_width(row[i]) for row in [head, *rows]) for i in range(len(head))]
         lines = [_aligned(row, widths) for row in (head, ["─" * width for width in widths], *rows)]
         sizes = sizes_text(sorted({run.problems for run in runs}))
-        blocks.append("\n".join([f"{name}, {sizes}", "", *lines]))
+        blocks.append("\n".join([", ".join([name, sizes, *models(runs)]), "", *lines]))
     return "\n\n".join(blocks) + "\n"
 
 

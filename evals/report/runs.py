@@ -311,6 +311,12 @@ def _all_of(run: RunSummary) -> str:
     return f"all {count(run.problems)} problems of {run.group}" if run.problems > 1 else f"the problem of {run.group}"
 
 
+def models(runs: Sequence[RunSummary]) -> list[str]:
+    """The models of runs: a hub id whole, of a longer path its last name; nothing for the packaged one."""
+    names = {str(run.entry["model"]) for run in runs if run.entry.get("model")}
+    return sorted(name if name.count("/") < 2 else PurePath(name).name for name in names)
+
+
 def facts(runs: Sequence[RunSummary]) -> list[str]:
     """Short statements that qualify the headline: size, model, and what difference could have been seen."""
     sizes = sorted({run.problems for run in runs})

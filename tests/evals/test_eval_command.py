@@ -391,6 +391,19 @@ def test_answers_that_the_budget_cut_are_told_to_raise_it(tmp_path: Path, capsys
     assert stderr.count("3 of 3 answers have no final: 3 cut (raise --budget)\n") == 2
 
 
+def test_answers_that_max_tokens_cut_under_a_spent_budget_are_told_to_raise_that_and_it_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = []
+    for tokens, longest in ((20, 4), (20, 400), (4000, 400)):
+        limits = ["--budget", f"tokens={tokens}", "--max-tokens", str(longest)]
+        out = ["--limit", "3", "--strategy", "genselect:n=8", "--out", str(tmp_path / f"{tokens}-{longest}")]
+        _, _, stderr = run(capsys, *SIMULATED, *out, *limits)
+        said.append([line for line in stderr.splitlines() if line.startswith("genselect") and "no final" in line])
+    (first,), (second,), third = said
+    assert first.endswith("3 cut (raise --max-tokens)") and second.endswith("3 cut (raise --budget)") and not third
+
+
 @pytest.mark.parametrize(
     ("word", "cause"),
     [

@@ -106,10 +106,21 @@ def test_the_same_pool_is_drawn_once():
 def test_runs_over_other_numbers_of_problems_say_theirs():
     runs = [entry("direct", 0.4, 90), entry("tree", 0.7, 1450, 16, problems=30)]
     title, _, head, _, *rows = render_table(runs).splitlines()
-    assert title == "arithmetic level 4, 30 or 100 problems" and head.split()[:2] == ["strategy", "problems"]
+    assert title == "arithmetic level 4, 30 or 100 problems, toy" and head.split()[:2] == ["strategy", "problems"]
     assert [re.split(" {2,}", row)[1] for row in rows[:2]] == ["100", "30"]
     assert "problems that were run" in html_table(read_runs(runs))
     assert "problems that were run" not in html_table(read_runs(runs[:1]))
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [(None, ""), ("Qwen/Qwen3-0.6B", ", Qwen/Qwen3-0.6B"), ("/data/models/smollm2", ", smollm2"), ("gpt-x", ", gpt-x")],
+)
+def test_the_table_is_headed_by_the_model(model, named):
+    title = render_table([entry("direct", 0.4, 90, model=model)]).splitlines()[0]
+    assert title == f"arithmetic level 4, 100 problems{named}"
+    both = render_table([entry("direct", 0.4, 90, model=model), entry("direct", 0.4, 90, model="a")]).splitlines()[0]
+    assert both == f"arithmetic level 4, 100 problems, {', '.join(sorted(filter(None, [named[2:], 'a'])))}"
 
 
 def test_headline_names_the_best_and_the_cheapest_with_intervals_and_prices():

@@ -109,6 +109,18 @@ def test_a_model_that_always_names_one_place_chooses_nothing() -> None:
         assert asyncio.run(solve(ask("p"), engine=engine, strategy=partial(genselect, n=4, k=4), seed=0)).final == "3"
 
 
+@pytest.mark.parametrize("k", [2, 4])
+def test_of_answers_that_are_named_equally_often_the_one_that_more_gave_is_chosen(k: int) -> None:
+    """Half of the questions show the shorter answer first, and each names whatever stands first."""
+    options = [r"\boxed{1}", r"at length \boxed{2}", r"at length \boxed{2}", r"at length \boxed{2}"]
+
+    def script(prompt, path, key):
+        return f"Best: {1 + (path[-2] % 2)}" if shown_in(prompt) else options[path[0]]
+
+    answer = asyncio.run(solve(ask("e"), engine=ScriptedEngine(script), strategy=partial(genselect, n=4, k=k), seed=0))
+    assert answer.final == "2"
+
+
 def test_answers_of_one_class_are_not_asked_about_and_their_votes_add_up() -> None:
     assert say([r"\boxed{0.5}", r"\boxed{1/2}"], partial(genselect, n=2)).usage.calls == 2
 

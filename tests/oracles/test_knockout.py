@@ -137,6 +137,34 @@ def test_a_comparator_that_always_says_a_decides_nothing() -> None:
     assert answer.final == "2"  # the shorter one
 
 
+@pytest.mark.parametrize("finals", ["12233344", "21112", "1222233", "3311122", "4321122"])
+def test_among_answers_that_a_comparator_cannot_tell_apart_the_vote_decides(finals: str) -> None:
+    """Whoever gave it shortest: the fewer gave an answer, the shorter it is."""
+
+    def script(prompt, path, key):
+        if "<answer_a>" in prompt.messages[-1].content:
+            return "Verdict: A"
+        return "word " * finals.count(finals[path[0]]) + rf"\boxed{{{finals[path[0]]}}}"
+
+    engine = ScriptedEngine(script)
+    answer = asyncio.run(solve(ask("v"), engine=engine, strategy=partial(knockout, n=len(finals), k=2), seed=0))
+    assert finals.count(answer.final or "") == max(map(finals.count, finals))
+
+
+def test_a_match_without_a_winner_ends_no_class_that_has_no_other_answer_in_the_field() -> None:
+    """The right one, 7, is given once, and recognised in its second match."""
+
+    def script(prompt, path, key):
+        asked = prompt.messages[-1].content
+        if "<answer_a>" not in asked:
+            return "at length " * (path[0] == 0) + rf"\boxed{{{'7112'[path[0]]}}}"
+        knows = "boxed{7}" in asked and path[:2] != (0, 1)
+        return f"Verdict: {'AB'['boxed{7}' in asked.partition('<answer_b>')[2]] if knows else 'tie'}"
+
+    answer = asyncio.run(solve(ask("v"), engine=ScriptedEngine(script), strategy=partial(knockout, n=4, k=2), seed=0))
+    assert answer.final == "7"
+
+
 SAID = {"A": 1, "B": -1, "no": 0}
 
 

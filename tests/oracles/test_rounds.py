@@ -11,7 +11,7 @@ from tests.oracles.tools import answers, ballots, say
 from tests.ttc.questions import ask
 from ttc.answers import kind_of
 from ttc.choosing.selection import choose
-from ttc.core import Answer, Prompt, Score, Usage
+from ttc.core import Answer, Budget, Prompt, Score, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
@@ -55,6 +55,17 @@ def test_each_aggregation_sees_k_different_members_of_the_last_round_and_the_las
     assert sum(all(text.startswith("round 2") for text in shown) for shown in seen) == 5
     assert len({candidate.path for candidate in answer.candidates}) == 15
     assert len({tuple(sorted(shown)) for shown in seen}) > 2
+
+
+def test_of_equal_classes_in_the_last_round_that_wins_which_more_answers_of_all_rounds_gave() -> None:
+    """The last round says 1 and 2, and the shorter is 1; of the first, two said 2."""
+
+    def script(prompt, path, key):
+        if len(path) == 1:
+            return [r"\boxed{2}", r"\boxed{2}", r"\boxed{3}"][path[0]]
+        return [r"\boxed{1}", r"at length \boxed{2}", "no idea"][path[-1]]
+
+    assert scripted(script, partial(aggregate, n=3, k=1, rounds=1)).final == "2"
 
 
 def test_aggregation_lifts_a_population_that_can_tell_right_from_wrong() -> None:
@@ -197,6 +208,25 @@ def test_agreement_without_thinking_is_kept_and_disagreement_escalates() -> None
 def test_what_escalates_to_thought_is_refused_where_thinking_is_off(off: Thinking) -> None:
     with pytest.raises(ConfigError, match="thinking is off"):
         scripted(thinker(["a"], ["b"]), partial(no_think_then_think, n=1, m=1), thinking=True, control=off)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "final", "num_thoughts"), [(60, "7", 1), (100, "7", 1), (400, "7", 2), (22, "0", 0)]
+)
+def test_of_few_tokens_a_thought_keeps_what_its_answer_takes(tokens: int, final: str, num_thoughts: int) -> None:
+    """Two answers of ten tokens disagree; a thought of a hundred would leave nothing for its own."""
+
+    def script(prompt: Prompt, path, key) -> str:
+        if prompt.think_state == "closed":
+            return rf"\boxed{{{path[0]}}}"
+        thought, closed, answer = prompt.generated_text.partition("</think>")
+        return r"\boxed{7}"[len(answer.strip()) :] if closed else "t" * 100 + r"</think>\boxed{7}"
+
+    engine = ScriptedEngine(script, thinking=True)
+    strategy = partial(no_think_then_think, n=2, m=2)
+    answer = asyncio.run(solve(ask("q"), engine=engine, strategy=strategy, seed=2, budget=Budget(tokens=tokens)))
+    assert answer.final == final and answer.usage.tokens <= tokens
+    assert sum(candidate.path[0] >= 1000 for candidate in answer.candidates) == num_thoughts
 
 
 def test_abstentions_do_not_agree() -> None:

@@ -69,14 +69,14 @@ def test_the_packaged_model_says_what_it_can_do_before_it_answers(capsys: pytest
 
 
 def test_the_flops_of_a_model_whose_size_nobody_told_are_unknown_and_not_zero() -> None:
-    line = cost_line(Answer("72", "72", usage=Usage(generated=3, calls=1)), "direct", 1)
+    line = cost_line(Answer("72", "72", usage=Usage(generated=3, calls=1)), "direct", 1, 9)
     assert "1 call, FLOPs –, " in line and "GFLOP" not in line
 
 
 @pytest.mark.parametrize(("thinking", "reason"), [("1+1 is", "ended inside its thought"), ("", "wrote nothing")])
 def test_an_answer_that_is_empty_is_told_with_its_reason(thinking: str, reason: str) -> None:
-    assert reason in cost_line(Answer("", None, thinking=thinking), "direct", 1)
-    assert reason not in cost_line(Answer("2", "2", thinking=thinking), "direct", 1)
+    assert reason in cost_line(Answer("", None, thinking=thinking), "direct", 1, 9)
+    assert reason not in cost_line(Answer("2", "2", thinking=thinking), "direct", 1, 9)
 
 
 def test_solve_as_json_is_one_object_that_agrees_with_its_ledger(
@@ -296,6 +296,17 @@ def test_an_output_below_a_file_is_refused_before_work(
 def test_a_budget_that_ends_an_answer_is_what_to_raise(table: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(solve(table, "--budget", "tokens=5")) == 3
     assert "raise --budget; stopped: budget" in capsys.readouterr().err
+
+
+def test_a_draw_that_its_own_limit_cut_under_a_budget_says_so_and_following_it_helps(
+    table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strategy = ["--strategy", "majority:n=4"]
+    assert main(solve(table, *strategy, "--budget", "tokens=3", "--max-tokens", "1")) == 3
+    assert "raise --max-tokens; stopped: budget" in capsys.readouterr().err
+    assert main(solve(table, *strategy, "--budget", "tokens=3", "--max-tokens", "100")) == 3
+    assert "raise --budget; stopped: budget" in capsys.readouterr().err
+    assert main(solve(table, *strategy, "--budget", "tokens=400", "--max-tokens", "100")) == 0
 
 
 def test_a_recipe_with_an_unknown_key_names_the_nearest(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import ttc
+from tests.ttc.openai_server import OpenAIServer
+from tests.ttc.openai_setup import CHAT
 from ttc.core import Capabilities
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError
@@ -48,7 +49,7 @@ VALUES = {
         "repetition_penalty": "1.1",
         "temperature": "0.8",
     },
-    **{"flops": "1e15", "device": "'cpu'", "dtype": "'float32'", "base_url": "'http://127.0.0.1:9/v1'"},
+    **{"flops": "1e15", "device": "'cpu'", "dtype": "'float32'"},
 }
 
 
@@ -58,9 +59,22 @@ def test_an_option_of_another_tool_is_refused_with_what_does_it_here_and_that_ca
         ttc.run("6*7", engine=engine(), **{name: 1})  # type: ignore[arg-type]
     option, _, value = str(refusal.value).partition("write ")[2].partition("=")
     written = value.replace("...", VALUES.get(name, "1000")).replace("'MODEL'", "None").replace(":MODEL", "")
-    with pytest.raises(ConfigError, match="9/v1") if name == "base_url" else contextlib.nullcontext():
-        answer = ttc.run("6*7", **{"engine": engine(), "strategy": "majority", option: eval(written)})
-        assert option == "engine" or answer.text or answer.thinking
+    answer = ttc.run("6*7", **{"engine": engine(), "strategy": "majority", option: eval(written)})
+    assert option == "engine" or answer.text or answer.thinking
+
+
+def test_model_and_address_are_named_as_on_the_command_line() -> None:
+    problems = [{"question": "6*7", "answer": "42"}]
+    with OpenAIServer(lambda: ScriptedEngine(lambda prompt, path, key: r"\boxed{42}"), CHAT) as server:
+        assert ttc.run("6*7", model="served", base_url=server.url).final == "42"
+        assert ttc.evaluate(problems, model="served", base_url=server.url).accuracy.value == 1.0
+    with pytest.raises(ConfigError, match="model and base_url name an engine, and engine is one already"):
+        ttc.run("6*7", engine=engine(), model="m")
+    with pytest.raises(ConfigError, match="the model is given twice: 'embedded:x' and 'y'"):
+        ttc.evaluate(problems, engine="embedded:x", model="y")
+    with pytest.raises(ConfigError, match="base_url"):
+        ttc.run("6*7", engine="scripted", base_url="http://127.0.0.1:9/v1")
+    assert ttc.run("12+30*2", engine="embedded", strategy="best_of_n", n=2).usage.scored > 0
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.oracles.tools import SIGMAS
 from tests.ttc.questions import ask
+from tests.ttc.test_budgets import Clock, Jumping
 from ttc.config.registry import STRATEGIES
 from ttc.core import Answer, Budget, Path, Prompt, Sampling
 from ttc.engines.scripted import ScriptedEngine
@@ -107,6 +108,35 @@ def test_stages_do_not_depend_on_the_schedule(name: str) -> None:
     for tokens in (200, 400, 800):
         first, *others = (answer_of(name, 2, Budget(tokens=tokens), jitter) for jitter in (None, 1, 2))
         assert all((other.text, other.trace, other.usage) == (first.text, first.trace, first.usage) for other in others)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_a_budget_in_seconds_slow_samples_leave_half_for_the_questions(name: str) -> None:
+    """Two samples of five take a minute, all else a second; the right answers are among the others."""
+    num_right = num_votes = 0
+    for number in range(20):
+        engine, clock = reasoner(), Clock()
+
+        async def wait(path: Path) -> None:
+            await asyncio.sleep(60.0 if len(path) == 1 and path[0] % 5 in (1, 3) else 1.0)
+
+        engine._wait = wait  # type: ignore[method-assign]
+        work = solve(
+            ask(f"question {number}", "number"),
+            engine=engine,
+            strategy=STRATEGIES.load(name),
+            seed=3,
+            sampling=Sampling(max_tokens=1000),
+            budget=Budget(seconds=12.0),
+            clock=lambda clock=clock: clock.now,
+        )
+        with asyncio.Runner(loop_factory=lambda clock=clock: Jumping(clock)) as runner:
+            answer = runner.run(work)
+        assert clock.now < 12.1 and len({candidate.path for candidate in answer.candidates}) >= 5
+        finals = {candidate.final for candidate in answer.candidates}
+        assert num_asked(answer) > 0 or len(finals) == 1
+        num_right, num_votes = num_right + (answer.final == RIGHT), num_votes + (RIGHT in finals)
+    assert num_votes > 10 and num_right >= 0.9 * num_votes
 
 
 @pytest.mark.long

@@ -39,7 +39,7 @@ from ttc.cli.parts import (
 )
 from ttc.cli.process import typed_in
 from ttc.cli.rehearsal import refuse_early
-from ttc.config.plugins import without_scores
+from ttc.config.plugins import cut_by_budget, without_scores
 from ttc.config.recipes import dump
 from ttc.config.values import counted
 from ttc.core import Answer, Message, Path, Problem, Sampling
@@ -89,26 +89,28 @@ def run(args: argparse.Namespace) -> int:
     if options.is_packaged:
         print(TOY, file=sys.stderr)
 
-    async def work() -> Answer:
+    async def work() -> tuple[Answer, int]:
         engine = with_markers(engine_choice.create_engine(), thinking)
         try:
             scorer = None if scorer_choice is None else scorer_choice.create_scorer(engine)
             own = as_recommended(sampling, options, engine.capabilities)
-            fits = options.max_tokens is not None  # else the default is lowered to the model's context
-            return await solve(
+            if options.max_tokens is None:  # the default is lowered to the model's context
+                own = fit_to_context(own, engine, problem, thinking)
+            answer = await solve(
                 problem,
                 engine=engine,
                 strategy=strategies[0].bind(scorer),
                 seed=seed,
-                sampling=own if fits else fit_to_context(own, engine, problem, thinking),
+                sampling=own,
                 thinking=thinking,
                 budget=budget,
             )
+            return answer, own.max_tokens
         finally:
             await engine.close()
 
-    answer = asyncio.run(work())
-    _print(answer, strategies[0].label, seed if is_reproducible(engine_choice) else None, options)
+    answer, longest = asyncio.run(work())
+    _print(answer, strategies[0].label, seed if is_reproducible(engine_choice) else None, longest, options)
     return 0 if answer.finish_reason == "stop" and answer.text.strip() else 3
 
 
@@ -122,7 +124,7 @@ def _problem(options: SolveOptions) -> Problem:
     return Problem("question", (*system, Message("user", question.strip())), options.kind)
 
 
-def _print(answer: Answer, label: str, seed: int | None, options: SolveOptions) -> None:
+def _print(answer: Answer, label: str, seed: int | None, max_tokens: int, options: SolveOptions) -> None:
     if options.show_tree:
         print("\n".join(tree_lines(answer)), file=sys.stderr)
     if options.show_thinking and answer.thinking:
@@ -131,11 +133,11 @@ def _print(answer: Answer, label: str, seed: int | None, options: SolveOptions) 
         print(json.dumps({"strategy": label, "seed": seed, **dump(answer)}))
     else:
         print(answer.text.strip() if answer.final is None else answer.final)
-    print(cost_line(answer, label, seed), file=sys.stderr)
+    print(cost_line(answer, label, seed, max_tokens), file=sys.stderr)
 
 
-def cost_line(answer: Answer, label: str, seed: int | None) -> str:
-    """What the answer cost, on one line; without a seed, the run cannot be repeated."""
+def cost_line(answer: Answer, label: str, seed: int | None, max_tokens: int) -> str:
+    """What the answer cost, on one line; without a seed, the run cannot be repeated. A draw had up to `max_tokens`."""
     usage = answer.usage
     parts = [f"{usage.generated:,} generated"]
     parts += [f"{usage.thinking:,} of them thinking"] if usage.thinking else []
@@ -145,7 +147,7 @@ def cost_line(answer: Answer, label: str, seed: int | None) -> str:
     line = f"{label}: {counted(usage.tokens, 'token')} ({', '.join(parts)}), {counted(usage.calls, 'call')}, {work}"
     line += f", {answer.seconds:.2f} s, " + (NOT_REPRODUCIBLE if seed is None else f"--seed {seed}")
     if answer.finish_reason != "stop":
-        limit = "--budget" if answer.stop_cause == "budget" else "--max-tokens"
+        limit = "--budget" if cut_by_budget(answer, max_tokens) else "--max-tokens"
         line += f"; cut before it ended: raise {limit}"
     elif not answer.text.strip():
         line += "; the model " + ("ended inside its thought (--show-thinking)" if answer.thinking else "wrote nothing")

@@ -29,6 +29,7 @@ import traceback
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, TypeVar, cast
 
 from ttc.core import Answer, Problem, Score, Scorer
@@ -348,6 +349,15 @@ def without_scores(answers: Iterable[Answer]) -> str:
         return f"no usable score in {num} of {num}" + (f": {note}" if note else "")
     help_text = "set select=argmax, or let the scorer give probabilities"
     return f"scores below 0 weigh nothing in a vote ({unweighed} here): {help_text}" if unweighed else ""
+
+
+def cut_by_budget(answer: Answer, max_tokens: int) -> bool:
+    """Whether a larger budget would let the chosen draw of an answer go on, which has fewer than `max_tokens`."""
+    path = next((event.path for event in reversed(answer.trace) if event.kind == "select"), None)
+    spans = [event.data.get("injected", ()) for event in answer.trace if event.path == path]
+    injected = sum(end - start for start, end in chain.from_iterable(spans))
+    lengths = [candidate.num_tokens for candidate in answer.candidates if candidate.path == path]
+    return answer.stop_cause == "budget" and all(length - injected < max_tokens for length in lengths)
 
 
 def _finite(scorer: Scorer, score: Score) -> Score:

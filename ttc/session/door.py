@@ -20,7 +20,7 @@ from dataclasses import fields, is_dataclass
 from numbers import Integral
 from typing import Any, ParamSpec, TypeVar, get_args, get_type_hints
 
-from ttc.config.choices import PartChoice, StrategyChoice
+from ttc.config.choices import DEFAULT_ENGINE, DEFAULT_SCORER, ENDPOINT, PartChoice, StrategyChoice
 from ttc.config.functions import ScoreFunction, as_scorer
 from ttc.config.recipes import parse_spec
 from ttc.config.registry import ENGINES, SCORERS
@@ -37,8 +37,6 @@ _Outcome = TypeVar("_Outcome")
 _PLACES: Mapping[str, str] = {
     **{each.name: f"sampling=ttc.Sampling({each.name}=...)" for each in fields(Sampling) if each.name != "seed"},
     **{each.name: f"budget=ttc.Budget({each.name}=...)" for each in fields(Budget)},
-    "model": "engine='embedded:MODEL'",
-    "base_url": "engine=ttc.ENGINES.load('openai')('MODEL', base_url=...)",
     "device": "engine=ttc.ENGINES.load('embedded')('MODEL', device=...)",
     "dtype": "engine=ttc.ENGINES.load('embedded')('MODEL', dtype=...)",
     "enable_thinking": "thinking=ttc.Thinking(mode='on')",
@@ -136,7 +134,9 @@ async def arun(
     seed: int | None = None,
     n: int | None = None,
     params: Mapping[str, object] | None = None,
-    engine: str | Engine = "embedded",
+    engine: str | Engine | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
     scorer: str | Scorer | ScoreFunction | None = None,
     sampling: Sampling | None = None,
     thinking: Thinking | None = None,
@@ -145,22 +145,21 @@ async def arun(
     """Solve one problem: `await ttc.arun("12+30*2", strategy="majority", n=8)`.
 
     The problem is a question, or a conversation: a list of messages such as `{"role": "user", "content": "..."}`.
-    Strategy, engine and scorer are named as on the command line (`majority`, `mine.py:vote`, `embedded:MODEL`,
-    `prm:MODEL`), or are objects; strategy and scorer may be functions (`ttc.config.functions`). An engine given by name
-    is closed at the end. `n` and `params` are parameters of the strategy. With the packaged model, a strategy that
-    needs a scorer gets the packaged one. Without `seed` every call draws afresh; without `sampling` it draws as the
-    model's authors recommend.
+    Strategy, engine, model, address and scorer are named as on the command line (`majority`, `mine.py:vote`,
+    `model="gpt-x", base_url="https://api.example.com/v1"`, `prm:MODEL`); strategy, engine and scorer may be objects,
+    strategy and scorer functions (`ttc.config.functions`). An engine given by name is closed at the end. `n` and
+    `params` are parameters of the strategy. With the packaged model, a strategy that needs a scorer gets the packaged
+    one. Without `seed` every call draws afresh; without `sampling` it draws as the model's authors recommend.
 
     Raises:
         ConfigError: a name, a parameter or a value that does not fit.
         TTCError: as `solve`.
     """
     problem = as_problem(problem)
-    choice = choose_strategy(strategy, n, params)
-    if scorer is None and choice.needs_scorer and engine == "embedded":
-        scorer = "prm"
+    choice, chosen = choose_strategy(strategy, n, params), choose_engine(engine, model, base_url)
+    scorer = usual_scorer(choice, chosen) if scorer is None else scorer
     check_scorer(choice, scorer)
-    async with opened(engine) as running:
+    async with opened(chosen) as running:
         return await solve(
             problem,
             engine=running,
@@ -186,6 +185,22 @@ def choose_strategy(strategy: str | Strategy, n: int | None, params: Mapping[str
     return StrategyChoice.of(name, {**parameters, **inline})
 
 
+def choose_engine(engine: str | Engine | None, model: str | None, base_url: str | None) -> PartChoice | Engine:
+    """Return the engine of these names, or this object; raises ConfigError for what does not go together."""
+    if engine is None or isinstance(engine, str):
+        usual, own = (DEFAULT_ENGINE, {}) if base_url is None else (ENDPOINT, {"base_url": base_url})
+        return PartChoice.of(ENGINES, engine or usual, own, model)
+    if model is not None or base_url is not None:
+        raise ConfigError("model and base_url name an engine, and engine is one already: give one or the other")
+    return engine
+
+
+def usual_scorer(choice: StrategyChoice, engine: PartChoice | Engine) -> str | None:
+    """The packaged scorer, where a strategy needs one and the packaged model runs."""
+    is_packaged = isinstance(engine, PartChoice) and (engine.name, engine.model) == (DEFAULT_ENGINE, None)
+    return DEFAULT_SCORER if choice.needs_scorer and is_packaged else None
+
+
 def check_scorer(choice: StrategyChoice, scorer: object) -> None:
     """Refuse a scorer that the strategy would not use."""
     if scorer is not None and not choice.takes_scorer:
@@ -200,12 +215,12 @@ def choose_scorer(scorer: str | Scorer | ScoreFunction | None, engine: Engine) -
 
 
 @asynccontextmanager
-async def opened(engine: str | Engine) -> AsyncIterator[Engine]:
+async def opened(engine: PartChoice | Engine) -> AsyncIterator[Engine]:
     """An engine: opened by name and closed at the end, or an object, left open."""
-    if not isinstance(engine, str):
+    if not isinstance(engine, PartChoice):
         yield engine
         return
-    own = PartChoice.of(ENGINES, engine, {}).create_engine()
+    own = engine.create_engine()
     try:
         yield own
     finally:

@@ -6,7 +6,8 @@ questions about them. The first question is taken to be as long as a sample, the
 leave pays for another stage of samples, which meet the best so far. A budget that covers everything at full length
 changes nothing, and one that pays for no question about two samples is spent on samples.
 
-Cost: at most the budget. Left out: budgets in seconds, which end samples and questions alike.
+Of a budget in seconds half is for the questions: by then slow samples are cut, if two have finished. Cost: at most the
+budget. Left out: how long a question takes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from ttc.core import Candidate, Completion, Prompt, Scorer, Usage
 from ttc.session.meter import Cost
 from ttc.session.session import Session
 
+SPARE = 0.5
+"""Share of a budget in seconds that questions about the samples get."""
 Sample: TypeAlias = tuple[Candidate, Prompt]
 """A sample and its whole path."""
 
@@ -111,7 +114,8 @@ class Stages:
     async def _sample(self, count: int) -> list[Sample]:
         prompt, numbers = self._prompt, range(self._num_drawn, self._num_drawn + count)
         least = 0 if self._num_drawn else 1
-        completions = await self._session.generate(prompt, numbers, scorer=self._scorer, least=least)
+        spare = 0.0 if self._scorer is not None else SPARE
+        completions = await self._session.generate(prompt, numbers, scorer=self._scorer, least=least, spare=spare)
         self._num_drawn += len(completions)
         self._drawing = sum((completion.usage for completion in completions), self._drawing)
         return [(self._session.candidate(prompt, one), prompt.then(one)) for one in completions]

@@ -389,6 +389,7 @@ class Session:
         resumed: bool = False,
         piece: bool = False,
         least: int = 1,
+        spare: float = 0.0,
     ) -> list[Completion]:
         """Continue `prompt` once per draw; fewer completions come back when the budget ends first.
 
@@ -396,7 +397,8 @@ class Session:
         ranges. `scorer` will score every draw: if its price is known, a budget reserves that. `resumed`: `prompt` is an
         unfinished draw, and the scoring reserved for it passes on to these draws. `piece`: the draws will continue
         later, so the end of a budget does not force their thinking into an answer. A question of the strategy itself
-        that fills the context gives no draw if `least` is 0 and there are others.
+        that fills the context gives no draw if `least` is 0 and there are others. `spare`: the share of a budget's rest
+        in seconds that is wanted afterwards: once two draws have finished, the others are cut for it.
 
         Raises:
             BudgetExceeded: fewer than `least` could be drawn; a strategy leaves that to `solve`.
@@ -420,7 +422,7 @@ class Session:
                 now, numbers = numbers[: lease.num_draws], numbers[lease.num_draws :]
                 control = thinking if piece else self._closing(thinking, lease, sampling)
                 try:
-                    part = await self._draw_leased(prompt, lease, sampling, now, control)
+                    part = await self._draw_leased(prompt, lease, sampling, now, control, spare)
                 except PromptTooLong as exc:
                     if needed or prompt.messages == self.problem.messages or not self._meter.usage.calls:
                         raise
@@ -435,12 +437,12 @@ class Session:
         return completions
 
     async def _draw_leased(
-        self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
+        self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking, spare: float
     ) -> list[Completion]:
         """Run draws under a lease, return the lease, and note whether the budget ended them."""
         made: Sequence[int] = draws
         try:
-            completions = await self._draw_in_time(prompt, lease, sampling, draws, thinking)
+            completions = await self._draw_in_time(prompt, lease, sampling, draws, thinking, spare)
             made = [completion.path[-1] for completion in completions]  # draws cut by the clock were never returned
         finally:
             self._draws.made(prompt, made)
@@ -512,7 +514,7 @@ class Session:
             self._meter.keep(lease, drawn, prices, before)
 
     async def _draw_in_time(
-        self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking
+        self, prompt: Prompt, lease: Lease, sampling: Sampling, draws: range, thinking: Thinking, spare: float
     ) -> list[Completion]:
         """Run draws until the budget in seconds ends: finished ones are returned, the rest is aborted."""
         leased = lease.hold(sampling, self.sampling)
@@ -524,7 +526,7 @@ class Session:
         )  # a request each, so that one can end without the others
         if self.capabilities.draws_share_time:  # in one batch with many others nothing might be finished in time
             works = (partial(self._head_start.run, work, HEAD_START * seconds) for work in works)
-        completions = await gather_until((work() for work in works), seconds)
+        completions = await gather_until((work() for work in works), seconds, (1 - spare) * seconds if spare else None)
         return [completion for part in completions if part is not None for completion in part]
 
     async def _draw(

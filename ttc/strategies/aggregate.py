@@ -2,9 +2,10 @@
 
 Venkatraman et al. 2025, "Recursive Self-Aggregation Unlocks Deep Thinking in Large Language Models" (arXiv 2509.26626).
 Each round makes n new answers, each from a prompt that shows k random answers of the previous round and asks for a
-better one. The last round votes. Cost: n * (rounds + 1) completions, and n * rounds prompts that hold k answers each
-(their thinking left out): no verifier, but the most expensive strategy here; under a budget fewer answers and rounds.
-Ties, abstentions: see `ttc.choosing.selection`.
+better one. The last round votes; of classes that are equal there, the one that more answers of all rounds gave wins.
+Cost: n * (rounds + 1) completions, and n * rounds prompts that hold k answers each (their thinking left out): no
+verifier, but the most expensive strategy here; under a budget fewer answers and rounds. Ties, abstentions: see
+`ttc.choosing.selection`.
 
 With `of` the first population consists of the candidates of one run of another strategy, such as the leaves of a tree.
 An answer's path is below the first answer that it was shown, which tells its origin. Left out: the training of the
@@ -22,7 +23,7 @@ from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Strategy
 from ttc.session.draws import check_n
 from ttc.session.meter import Cost
-from ttc.session.reserve import ask_each, draw_cost
+from ttc.session.reserve import SPARE, ask_each, draw_cost
 from ttc.session.samples import run_inner
 from ttc.session.session import Session
 
@@ -70,8 +71,16 @@ async def aggregate(
         draws = [range(start + place, start + place + 1) for place, start in enumerate(free)]
         population = await _improve(session, list(zip(attempts_of, draws, strict=True)))
         candidates += population
-        leader = vote(population, session.key) or leader
+        leader = _leader(session, population, candidates) or leader
     return session.answer(leader or fallback(candidates), candidates)
+
+
+def _leader(session: Session, population: Sequence[Candidate], candidates: Sequence[Candidate]) -> Candidate | None:
+    """The vote of a round; of classes that are equal there, the one that more answers of all rounds gave."""
+    paths, share = {candidate.path for candidate in population}, 1 / (len(candidates) + 1)
+    if all(candidate.final is None for candidate in population):
+        return None
+    return vote(candidates, session.key, lambda candidate: (candidate.path in paths) + share)
 
 
 async def _candidates_of(session: Session, of: Strategy) -> list[Candidate]:
@@ -87,7 +96,9 @@ async def _first(session: Session, n: int, k: int, rounds: int) -> tuple[list[Ca
     prompt, longest = session.render(), session.sampling.max_tokens
     everything = draw_cost(session, prompt, longest) + draw_cost(session, prompt, longest, k) * rounds
     if session.pays_for(everything * n) >= 1:
-        completions, width, num_sure = await session.generate(prompt, n), n, rounds
+        spare = SPARE if rounds else 0.0
+        completions, num_sure = await session.generate(prompt, n, spare=spare), rounds
+        width = n if len(completions) < k else len(completions)  # slow ones may have been cut
     else:
         completions = await session.generate(prompt, 1)
         length = max(completions[0].usage.generated, 1)

@@ -4,11 +4,11 @@ Toshniwal et al. 2025, "GenSelect: A Generative Approach to Best-of-N" (arXiv 25
 Self-Consistency for Large Language Model Generation" (arXiv 2311.17311). It needs no scorer, and unlike a vote it can
 choose among answers of which no two are equal: proofs, programs, essays. Groups of `group` answers are asked about, k
 times each; question i shows the group turned by i * size / k places, as models prefer some places. The class of answers
-that is named most often wins, and in it the answer that is. More answers than one group holds meet round by round, the
-winners of all groups in the next. A group of one class is not asked about; one that nobody names an answer of is
-decided by a plain vote. Cost: n completions, and k for each group, which read its answers (not their thinking); under a
-budget fewer of both (`ttc.session.reserve`). Ties, abstentions: see `ttc.choosing.selection`. Left out: models trained
-to select, a judge of its own.
+that is named most often wins, of equals the larger one, and in it the answer that is named most often. More answers
+than one group holds meet round by round, the winners of all groups in the next. A group of one class is not asked
+about; one that nobody names an answer of is decided by a plain vote. Cost: n completions, and k for each group, which
+read its answers (not their thinking); under a budget fewer of both (`ttc.session.reserve`). Ties, abstentions: see
+`ttc.choosing.selection`. Left out: models trained to select, a judge of its own.
 """
 
 from __future__ import annotations
@@ -102,12 +102,8 @@ async def _winners(session: Session, stages: Stages, groups: Sequence[Sequence[C
     replies = await stages.ask([(question.prompt, range(1)) for question in questions])
     choices = [question.named(session, reply) for question, reply in zip(questions, replies, strict=True)]
     counts = Counter(candidate.path for candidate in choices if candidate is not None)
-    winners = (
-        vote(members, session.key, lambda candidate: counts[candidate.path])
-        if any(counts[candidate.path] for candidate in members)
-        else vote(members, session.key)
-        for members in groups
-    )
+    part = 1 / (sum(map(len, groups)) + 1)  # all votes together are less than one nomination: they decide ties
+    winners = (vote(members, session.key, lambda candidate: counts[candidate.path] + part) for members in groups)
     return [winner for winner in winners if winner is not None]
 
 

@@ -5,13 +5,16 @@ Chen et al. 2024, "Simple and Provable Scaling Laws for the Test-Time Compute of
 exponentially in n and in k. The judge is the model itself, asked k times per pair, half of them in each order; or a
 `scorer` that scores both (`judge` for another model). Cost: n completions, and k short ones for each of n - 1 matches;
 answers in one class do not need to meet. Under a budget fewer answers enter (`ttc.session.reserve`). An answer without
-a rival in a round advances and plays first in the next. A match without a winner goes to the shorter answer, then to
-the first path. An answer without a final loses. Left out: the league form.
+a rival in a round advances and plays first in the next. A match without a winner (the paper: either) is lost by an
+answer of which the field holds an equal one; else by that which fewer of all n gave, by the longer, by the later path.
+So where a judge only prefers a place, the vote decides. An answer without a final loses. Left out: the league form; a
+judge hardly better than a coin, which decides matches and is worse than the vote.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TypeAlias
 
 from ttc.answers import same_class
@@ -57,8 +60,9 @@ async def knockout(
         field += [candidate for candidate, _ in stage if candidate.final is not None]
         while len(field) > 1:
             pairs = list(zip(field[::2], field[1::2], strict=False))
-            winners = await match.play(pairs, stages.times(len(field) - 1, k))
-            field = field[2 * len(pairs) :] + winners  # an answer without a rival plays first in the next round
+            leads = await match.leads(pairs, stages.times(len(field) - 1, k))
+            waiting = field[2 * len(pairs) :]  # an answer without a rival plays first in the next round
+            field = waiting + _winners(session, pairs, leads, waiting, candidates)
     return session.answer(field[0] if field else fallback(candidates), candidates)
 
 
@@ -73,12 +77,12 @@ class _Match:
         self.texts: dict[Path, Prompt] = {}
         """The whole path of each answer, which a scorer reads."""
 
-    async def play(self, pairs: Sequence[Pair], k: int) -> list[Candidate]:
-        """Return the winners; a match without enough budget or context is decided like a tie."""
+    async def leads(self, pairs: Sequence[Pair], k: int) -> list[float]:
+        """By how much the first of each pair leads; 0 for equal answers, and without enough budget or context."""
         key = self._session.key
         rivals = [pair for pair in pairs if not same_class(key(pair[0].final or ""), key(pair[1].final or ""))]
         leads = dict(zip(rivals, await self._leads(rivals, k), strict=True))
-        return [_winner(pair, leads.get(pair, 0.0)) for pair in pairs]
+        return [leads.get(pair, 0.0) for pair in pairs]
 
     async def _leads(self, pairs: Sequence[Pair], k: int) -> list[float]:
         """By how much the first of each pair leads."""
@@ -116,6 +120,26 @@ class _Match:
         return sum(_POINTS.get(letter or "", 0.0) for letter in letters)
 
 
-def _winner(pair: Pair, lead: float) -> Candidate:
-    first, second = pair
-    return first if lead > 0 else second if lead < 0 else min(pair, key=by_length)
+def _winners(
+    session: Session,
+    pairs: Sequence[Pair],
+    leads: Sequence[float],
+    waiting: Sequence[Candidate],
+    voters: Sequence[Candidate],
+) -> list[Candidate]:
+    """Who goes on from each match, one after another, so that a class does not lose its last two answers at once."""
+    field = [*waiting, *chain.from_iterable(pairs)]
+
+    def count(one: Candidate, among: Sequence[Candidate]) -> int:
+        finals = (other.final for other in among if other.final is not None)
+        return sum(same_class(session.key(one.final or ""), session.key(final)) for final in finals)
+
+    def rank(one: Candidate) -> tuple[int, ...]:
+        return (count(one, field) > 1, -count(one, voters), *by_length(one))
+
+    winners: list[Candidate] = []
+    for pair, lead in zip(pairs, leads, strict=True):
+        winner = pair[lead < 0] if lead else min(pair, key=rank)
+        winners.append(winner)
+        field.remove(pair[winner is pair[0]])
+    return winners
