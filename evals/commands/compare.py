@@ -8,7 +8,7 @@ They compare the problems that the runs share. No model is needed.
 
 Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value, the same after
 Holm's correction over all lines, and how much the second spent of the first's tokens and FLOPs. With clusters or
-several seeds, interval and p-value are of as many lone pairs of draws as would vary as much; their number is shown.
+several seeds, interval and p-value are those of the effective pairs: so many independent pairs of draws vary as much.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _entry(run: Run) -> dict[str, Any]:
 
 def _lines(item: RunComparison) -> str:
     seen = "unknown, as nothing differs" if item.detectable is None else f"{100 * item.detectable:.1f} points"
-    effective = "" if item.pairs == item.problems else f"; as of {item.pairs:.1f} lone pairs"
+    effective = "" if item.pairs == item.problems else f"; {item.pairs:.1f} effective pairs"
     rows = [
         f"{item.second} minus {item.first}, {counted(item.problems, 'shared problem')}",
         f"  accuracy     {_points(item.difference)} points (95 %: {_points(item.low)} to {_points(item.high)}), "

@@ -13,12 +13,12 @@ paired right and wrong they solve a sum of binomial terms: there it leaves out 0
 p < 5 %. Left out: a few clusters whose sizes differ much and hang on what they hold; where the large
 ones may be those that were not seen, an interval is too narrow.
 
-A comparison of runs (`paired_test`) has its interval and its p-value from one count: the pairs of lone draws that would
-vary as much as the clusters do (Korn and Graubard 1998, "Confidence intervals for proportions with small expected
-number of positive counts estimated from survey data"). It is McNemar's test of so many pairs, so the two cannot
-contradict each other. `benchmarks/intervals.py` measures the coverage: 93 to 98 of 100 where at least 20 clusters may
-differ, and more where fewer do. Left out: rare clusters that lose everything while the others vary a little. Where none
-of them was seen the interval is too narrow: of 20 clusters, it covers 78 of 100.
+A comparison of runs (`paired_test`) has its interval and its p-value from one count, the effective pairs: so many
+independent pairs of draws vary as much as the clusters do (Korn and Graubard 1998, "Confidence intervals for
+proportions with small expected number of positive counts estimated from survey data"). It is McNemar's test of so many
+pairs, so the two cannot contradict each other. `benchmarks/intervals.py` measures the coverage: 93 to 98 of 100 where
+at least 20 clusters may differ, and more where fewer do. Left out: rare clusters that lose everything while the others
+vary a little. Where none of them was seen the interval is too narrow: of 20 clusters, it covers 78 of 100.
 
 Of `smooth` values, such as likelihoods, none is far off where the others are near each other: nothing is put beside the
 clusters there, and the ends are widened by sqrt(C / (C - 1)) for C of them.
@@ -162,7 +162,7 @@ def paired_test(
 
 
 def effective_pairs(outcomes: Array, clusters: Sequence[Hashable], pairs: float) -> float:
-    """Return how many pairs of lone draws, each a cluster of its own, would tell as much (Korn and Graubard 1998).
+    """Return how many independent pairs of draws would tell as much (Korn and Graubard 1998).
 
     So many would have the variance that the clusters show, widened by Student's t for their number: at least as many as
     if all problems of a cluster always went one way (Kish 1965), at most all pairs of draws. `outcomes` (P, 2) are the
