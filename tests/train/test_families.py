@@ -1,5 +1,7 @@
 """Families of transformers whose heads, windows or dropout are not Llama's are trained on their own forward pass."""
 
+import asyncio
+
 import pytest
 import torch
 from transformers import (
@@ -23,11 +25,14 @@ from transformers import (
 )
 from transformers.models.llama.modeling_llama import LlamaMLP
 
+from tests.ttc import tiny_model
 from train.base import models
 from train.base.models import load_model, logits_of
 from train.base.weights import LoraLinear, add_lora, merged_state
 from train.reward_models.reward_models import new_reward_model
 from train.update.logprobs import check_packing, token_logprobs, worth_sharing
+from ttc.core import Message, Sampling
+from ttc.engines.embedded.engine import embedded
 from ttc.errors import ConfigError
 
 pytestmark = pytest.mark.numeric
@@ -262,3 +267,36 @@ def test_checkpointing_is_refused_where_transformers_cannot_compute_a_family_aga
     config = CTRLConfig(vocab_size=96, n_embd=32, n_layer=2, n_head=2, dff=64, n_positions=64)
     with pytest.raises(ConfigError, match=r"checkpointing: .* a ctrl model's activations again: leave"):
         load_model(made(config, tmp_path), "cpu", checkpointing=True)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "lfm2", "granitemoehybrid"])
+def test_what_an_engine_draws_of_a_hybrid_model_has_the_trainers_log_probabilities_before_and_after_a_push(
+    tmp_path, family
+):
+    folder = tiny_model.build(tmp_path, family, **tiny_model.RECURRENT[family])
+    model, engine = load_model(folder, "cpu"), embedded(str(folder), device="cpu", dtype="float32")
+    prompt = engine.render((Message("user", "one that is longer " * 3),), None)
+
+    def apart(draws) -> float:
+        """The largest difference over the tokens of some draws, rows of different lengths."""
+        texts = [torch.tensor([*prompt.token_ids, *draw.token_ids]) for draw in draws]
+        ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+        wanted = torch.zeros(ids.shape[0], ids.shape[1] - 1, dtype=torch.bool)
+        for row, text in enumerate(texts):
+            wanted[row, len(prompt.token_ids) - 1 : len(text) - 1] = True
+        with torch.no_grad():
+            ours = token_logprobs(model, ids, wanted).logprobs
+        theirs = torch.tensor([value for draw in draws for value in draw.logprobs])
+        return float((ours[wanted] - theirs).abs().max())
+
+    async def go() -> None:
+        sampling = Sampling(temperature=1.0, max_tokens=12, seed=3, logprobs=True)
+        assert apart(await engine.generate(prompt, sampling, range(3), lambda _: None)) < 1e-4
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+        await engine.load_weights(merged_state(model))
+        assert apart(await engine.generate(prompt, sampling, range(3, 6), lambda _: None)) < 1e-4
+        await engine.close()
+
+    asyncio.run(go())

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.ttc import tiny_model
+from tests.ttc.tiny_model import RECURRENT
 from ttc.core import Completion, Message, Prompt, Sampling, Usage
 from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.pool import PagePool
@@ -28,19 +29,6 @@ DIMS = Dims(
     hidden=1, num_layers=1, num_heads=1, num_kv_heads=1, head_dim=1, intermediate=1, vocab=10, eps=0.0, tied=True,
     qk_norm=False, max_context=1 << 20, rope_theta=1.0, rope={},
 )  # fmt: skip
-DELTA = {
-    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
-    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 16),
-}
-MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"], "head_dim": 16, **DELTA},
-    "lfm2": {"layer_types": ["conv", "full_attention"]},
-    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2, **MAMBA},
-    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
-    "mamba": {},
-}
-"""Gated DeltaNet, convolutions, Mamba 2 with attention; Mamba 1, whose states take one token at a time, and alone."""
 
 
 @dataclass(frozen=True, weakref_slot=True, slots=True)
@@ -68,11 +56,11 @@ def disagreements(model: Any, prompt: Prompt, answer: tuple[int, ...]) -> list[i
     return (behind > 1e-3).nonzero().flatten().tolist()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", RECURRENT)
 def test_every_draw_is_what_the_forward_pass_prefers_first_again_and_on_branches(family: str, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 
-    tiny_model.build(tmp_path, family, **FAMILIES[family])
+    tiny_model.build(tmp_path, family, **RECURRENT[family])
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     engine = embedded(str(tmp_path), dtype="float32", device="cpu")
 
@@ -98,7 +86,7 @@ def test_every_draw_is_what_the_forward_pass_prefers_first_again_and_on_branches
 
 
 def test_a_branch_computes_one_token_of_its_path_and_a_prompt_asked_for_again_none(tmp_path: Path) -> None:
-    tiny_model.build(tmp_path, "lfm2", **FAMILIES["lfm2"])
+    tiny_model.build(tmp_path, "lfm2", **RECURRENT["lfm2"])
     engine = embedded(str(tmp_path), dtype="float32", device="cpu")
 
     async def go() -> list[int]:
@@ -113,7 +101,7 @@ def test_a_branch_computes_one_token_of_its_path_and_a_prompt_asked_for_again_no
 
 
 def test_a_common_start_of_many_prompts_is_computed_twice_and_then_continued(tmp_path: Path) -> None:
-    tiny_model.build(tmp_path, "lfm2", **FAMILIES["lfm2"])
+    tiny_model.build(tmp_path, "lfm2", **RECURRENT["lfm2"])
     engine = embedded(str(tmp_path), dtype="float32", device="cpu")
 
     async def go() -> list[Usage]:
@@ -129,7 +117,7 @@ def test_a_common_start_of_many_prompts_is_computed_twice_and_then_continued(tmp
 
 
 def test_a_search_in_memory_for_a_few_states_draws_the_same_within_it(tmp_path: Path) -> None:
-    tiny_model.build(tmp_path, "qwen3_5_text", **FAMILIES["qwen3_5_text"])
+    tiny_model.build(tmp_path, "qwen3_5_text", **RECURRENT["qwen3_5_text"])
     roomy = embedded(str(tmp_path), dtype="float32", device="cpu")
     pool = roomy._scheduler.body.pool
     token = roomy._scheduler.body.dims.kv_bytes(4)

@@ -24,6 +24,19 @@ SMALL: dict[str, Any] = {
     "max_position_embeddings": 512,
     "initializer_range": 0.2,
 }
+_DELTA: dict[str, Any] = {
+    **dict.fromkeys(("linear_num_key_heads", "linear_num_value_heads"), 2),
+    **dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 16),
+}
+_MAMBA: dict[str, Any] = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16}
+RECURRENT: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {"layer_types": ["linear_attention", "full_attention"], "head_dim": 16, **_DELTA},
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"], "num_local_experts": 2, **_MAMBA},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2},
+    "mamba": {},
+}
+"""Families with a state: gated DeltaNet, convolutions, Mamba 2; Mamba 1, whose states take one token at a time."""
 
 
 def build(folder: Path, family: str = "qwen3", **changes: Any) -> Path:
