@@ -520,20 +520,31 @@ class Record:
 class TextMarker:
     """A thinking marker of several tokens, found as text, since its ends may merge with neighbouring text.
 
-    `decode` gives the text of ids.
+    `decode` gives the text of ids. `others` are texts that mean the same when a model writes them.
     """
 
     text: str
     decode: Callable[[Sequence[int]], str] = field(repr=False, compare=False)
+    others: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All texts that spell it."""
+        return (self.text, *self.others)
 
     def find(self, ids: Sequence[int], start: int = 0) -> tuple[int, int] | None:
         """The first place at or after `start` that spells it, as a half-open span of the fewest whole ids."""
-        if self.text not in self.decode(ids[start:]):
+
+        def spells(first: int, last: int) -> bool:
+            text = self.decode(ids[first:last])
+            return any(mark in text for mark in self.texts)
+
+        if not spells(start, len(ids)):
             return None
         ends = range(start + 1, len(ids) + 1)
-        end = ends[bisect_left(ends, True, key=lambda at: self.text in self.decode(ids[start:at]))]
+        end = ends[bisect_left(ends, True, key=lambda at: spells(start, at))]
         begins = range(start, end)
-        begin = begins[bisect_left(begins, True, key=lambda at: self.text not in self.decode(ids[at:end])) - 1]
+        begin = begins[bisect_left(begins, True, key=lambda at: not spells(at, end)) - 1]
         return begin, end
 
 

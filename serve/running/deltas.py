@@ -79,8 +79,8 @@ def _spelled(marker: TextMarker, ids: Sequence[int]) -> tuple[int, bool]:
     span = marker.find(ids)
     if span is not None:
         return (span[1], False) if span[0] == 0 else (0, False)
-    held = overlap(marker.decode(ids), marker.text)
-    return 0, bool(held) and overlap(marker.decode(ids[1:]), marker.text) < held
+    size, later = (max(overlap(marker.decode(part), mark) for mark in marker.texts) for part in (ids, ids[1:]))
+    return 0, bool(size) and later < size
 
 
 class _Text:

@@ -95,8 +95,8 @@ class TextMarkup:
 
 def without_markers(session: Session, result: str) -> str:
     """`result` with the thinking markers that are several tokens long broken by a space."""
-    for mark in session.capabilities.think_texts or ():
-        result = result.replace(mark.text, f"{mark.text[:1]} {mark.text[1:]}")
+    for text in (text for mark in session.capabilities.think_texts or () for text in mark.texts):
+        result = result.replace(text, f"{text[:1]} {text[1:]}")
     return result
 
 

@@ -52,7 +52,7 @@ class TemplateMarkup:
     def read(self, session: Session, turn: str) -> tuple[Call, ...]:
         """See `Markup`; what a thought contains is no call."""
         form = TOOL_FORMATS[session.tool_format]
-        answer = turn.rpartition(close)[2] if (close := _close(session)) else turn
+        answer = turn[max((turn.rfind(end) + len(end) for end in _ends(session) if end in turn), default=0) :]
         _, calls = form.read(answer, self._functions())
         names = {tool.name for tool in self.tools}
         if not calls and form.begins(answer, names):
@@ -105,10 +105,10 @@ def _number(at: int) -> str:
     return f"call{at:05d}"
 
 
-def _close(session: Session) -> str:
-    """The marker that ends a thought; "" for a model without one."""
-    marks = session.capabilities.think_texts
-    return marks[1].text if marks else session.decode(session.capabilities.think_close)
+def _ends(session: Session) -> tuple[str, ...]:
+    """What ends a thought; nothing for a model without one."""
+    marks, close = session.capabilities.think_texts, session.capabilities.think_close
+    return marks[1].texts if marks else (session.decode(close),) if close else ()
 
 
 def _call(call: ToolCall) -> Call:

@@ -83,19 +83,20 @@ def split_text(text: str, starts_inside: bool) -> Split[str]:
     An end marker before any opening one closes a block that the prompt had opened, even if that was not known.
     """
     first, closing = text.find(OPEN), text.find(CLOSE)
-    return cut_text(text, starts_inside or (closing >= 0 and not 0 <= first < closing), OPEN, CLOSE)
+    return cut_text(text, starts_inside or (closing >= 0 and not 0 <= first < closing), (OPEN,), (CLOSE,))
 
 
-def cut_text(text: str, inside: bool, opening: str, closing: str) -> Split[str]:
+def cut_text(text: str, inside: bool, openings: Sequence[str], closings: Sequence[str]) -> Split[str]:
     """Separate thinking from answer at these markers; `inside` is whether the text begins in a thought."""
     thinking: list[str] = []
     answer: list[str] = []
     while True:
-        run, marker, text = text.partition(closing if inside else opening)
-        (thinking if inside else answer).append(run)
+        places = [(at, marker) for marker in (closings if inside else openings) if (at := text.find(marker)) >= 0]
+        end, marker = min(places, default=(len(text), ""))
+        (thinking if inside else answer).append(text[:end])
         if not marker:
             return Split("".join(thinking), "".join(answer), inside)
-        inside = not inside
+        text, inside = text[end + len(marker) :], not inside
 
 
 def _runs(
@@ -171,7 +172,7 @@ def split_whole(whole: Prompt, engine: Engine) -> Split[str]:
         return split_text(whole.generated_text, opened)
     texts = engine.capabilities.think_texts
     if texts is not None:
-        return cut_text(engine.decode(whole.generated_ids), opened, texts[0].text, texts[1].text)
+        return cut_text(engine.decode(whole.generated_ids), opened, texts[0].texts, texts[1].texts)
     parts = split_prompt(whole, engine.capabilities)
     return Split(engine.decode(parts.thinking), engine.decode(parts.answer), parts.inside)
 
@@ -492,14 +493,14 @@ def _segment_sampling(
     An answer under a grammar is one request: continuing it would start the grammar again.
     """
     marker = capabilities.think_close if state.inside else () if _is_guided(sampling) else capabilities.think_open
-    text = marker_text(capabilities, state.inside)
+    texts = _marker_texts(capabilities, state.inside)
     limit = left
     if state.inside and thinking.max_tokens is not None:
         limit = min(left, max(thinking.max_tokens - len(state.thinking), 0) + len(marker))
     stop = tuple(text for text in sampling.stop if text not in answer_stops) if state.inside else sampling.stop
     ours: dict[str, Any] = {"grammar": None} if state.inside and _is_guided(sampling) else {}
-    if marker and text is not None:
-        return replace(sampling, max_tokens=limit, stop=(*stop, text), **ours)
+    if marker and texts:
+        return replace(sampling, max_tokens=limit, stop=(*stop, *texts), **ours)
     stop_ids = (*sampling.stop_token_ids, *marker[-1:])
     return replace(sampling, max_tokens=limit, stop=stop, stop_token_ids=stop_ids, **ours)
 
@@ -509,14 +510,19 @@ def _rests(prompt: Prompt, state: Split[Ids], capabilities: Capabilities) -> tup
     if capabilities.think_texts is None:
         return ()
     marker = capabilities.think_texts[state.inside]
-    text = marker.decode(prompt.generated_ids[-len(marker.text) :])
-    sizes = range(1, len(marker.text))
-    return tuple(marker.text[size:] for size in sizes if text.endswith(marker.text[:size]))
+    text = marker.decode(prompt.generated_ids[-max(map(len, marker.texts)) :])
+    ends = (mark[size:] for mark in marker.texts for size in range(1, len(mark)) if text.endswith(mark[:size]))
+    return tuple(dict.fromkeys(ends))
 
 
 def marker_text(capabilities: Capabilities, inside: bool) -> str | None:
     """The marker that ends a thought (`inside`) or opens one, if it is matched as text; None for single tokens."""
     return None if capabilities.think_texts is None else capabilities.think_texts[inside].text
+
+
+def _marker_texts(capabilities: Capabilities, inside: bool) -> tuple[str, ...]:
+    """All texts that spell that marker."""
+    return () if capabilities.think_texts is None else capabilities.think_texts[inside].texts
 
 
 def _is_guided(sampling: Sampling) -> bool:
@@ -539,13 +545,14 @@ def _judge(
     # the look past the cap: by end-of-text, or by a marker of fewer ids than the usual one.
     ids = segment.token_ids
     last = (capabilities.think_close if state.inside else capabilities.think_open)[-1:]
-    text = marker_text(capabilities, state.inside)
-    begun = state.thinking[-len(text) :] if state.inside and text is not None else ()  # an earlier piece may end in it
+    texts = _marker_texts(capabilities, state.inside)
+    longest = max(map(len, texts), default=0)
+    begun = state.thinking[-longest:] if state.inside and texts else ()  # an earlier piece may end in it
     span = find_marker((*begun, *ids), capabilities, state.inside)
     at_marker = span is not None and span[1] == len(begun) + len(ids)
     # The stop at the marker (its last id) was ours, unless the caller had asked for it, too.
-    by_id = text is None and segment.stop_reason in last and segment.stop_reason not in sampling.stop_token_ids
-    by_text = text is not None and segment.stop_reason == text and text not in sampling.stop
+    by_id = not texts and segment.stop_reason in last and segment.stop_reason not in sampling.stop_token_ids
+    by_text = segment.stop_reason in texts and segment.stop_reason not in sampling.stop
     resume: Action = "continue" if by_id or by_text else "done"
     if not state.inside:
         return len(ids), resume

@@ -36,6 +36,8 @@ MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</t
 
 CHANNELS = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
 """gpt-oss's: a thought is a message of one channel, and the answer one of another."""
+CALLS = "<|end|><|start|>assistant<|channel|>commentary"
+"""What ends a thought of gpt-oss before a call of a function."""
 
 SWITCHES = ("enable_thinking", "thinking")
 """Template variables that switch thinking: of Qwen3 and most others; of DeepSeek V3.1 and Granite."""
@@ -70,7 +72,9 @@ class Text:
         self.think_open, self.think_close = (self._marker(text) for text in self.markers or ("", ""))
         self.think_texts: tuple[TextMarker, TextMarker] | None = None
         if self.markers is not None and not len(self.think_open) == 1 == len(self.think_close):
-            self.think_texts = TextMarker(self.markers[0], self.decode), TextMarker(self.markers[1], self.decode)
+            others = (CALLS,) if self.markers == CHANNELS else ()
+            opening, closing = self.markers
+            self.think_texts = TextMarker(opening, self.decode), TextMarker(closing, self.decode, others)
         self._control = sorted(_control(self._tokenizer), key=len, reverse=True)
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
         authors = _read(folder, "generation_config.json")
