@@ -432,7 +432,8 @@ class Batch:
             ids = (*entry.request.ids, *entry.ids[:-1])
             end = self.tree.insert(ids, entry.segment)
             if entry.ended and not entry.final:
-                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), end, len(entry.ids))
+                size = len(entry.ids) + self._body.pool.state_tokens
+                self.tenants.keep(job.tenant, (*entry.request.path, entry.number), end, size)
         entry.segment = None
         self._release(job)
 

@@ -36,7 +36,7 @@ class Tenant:
     used: int = 0
     searches: bool = False
     paths: dict[Path, tuple[PrefixEntry, int]] = field(default_factory=dict)
-    """The end of each path in the prefix tree, and the number of tokens of its last step."""
+    """The end of each path in the prefix tree, and the tokens that its last step holds, a state among them."""
 
     @property
     def started(self) -> bool:
@@ -98,7 +98,7 @@ class Tenants:
         self._largest = max(self._largest, tenant.held)
 
     def keep(self, tenant: Tenant, path: Path, entry: PrefixEntry, length: int) -> None:
-        """Record a path that ends in `entry`, whose last step has `length` tokens; ignored for a released problem."""
+        """Record a path that ends in `entry`, whose last step holds `length` tokens; ignored for a released problem."""
         if self._unreleased.get(tenant.problem_id) is not tenant:
             return
         self._tenants[tenant.problem_id] = tenant
