@@ -110,7 +110,8 @@ class CacheLayout:
         parts = [_kept(cache, part)[row] for part in self._parts]  # (heads, longest, size)
         own = [part[:, part.shape[1] - length :].transpose(0, 1).flatten(1).to(self.dtype) for part in parts]
         states = tuple(_state_of(cache, state)[row].clone() for state in self._states)
-        return RowCache(torch.cat(own, -1) if own else torch.zeros(length, 0), RowState(states) if states else None)
+        tokens = torch.cat(own, -1) if own else torch.zeros(length, 0, device=states[0].device)
+        return RowCache(tokens, RowState(states) if states else None)
 
 
 def _parts(layer: Any, index: int) -> list[_Part]:
