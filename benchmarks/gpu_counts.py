@@ -236,7 +236,8 @@ def wired(model: str, rows: int, cuda: CountingCuda, ended: set[int]) -> Any:
 
     body = SimpleNamespace(
         ends_prompts=False,
-        dims=dims, dtype=torch.bfloat16, device=meta, pool=pool, device_pool=pool, extend=extend, windows=(None,) * 99,
+        dims=dims, dtype=torch.bfloat16, device=meta, pool=pool, device_pool=pool, extend=extend, prefill=extend,
+        windows=(None,) * 99,
         runtime=MetaRuntime(cuda), kernels=AttentionKernels(decode, decode), ops=KERNEL_OPS,
         step_weights=meta_weights(dims), max_context=32768,
     )  # fmt: skip

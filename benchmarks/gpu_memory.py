@@ -163,6 +163,7 @@ def engine(
         pool=pool,
         device_pool=pool,
         extend=extend,
+        prefill=extend,
         runtime=runtime,
     )
 

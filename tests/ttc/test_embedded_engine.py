@@ -36,6 +36,7 @@ from ttc.core import (
 )
 from ttc.engines.embedded.core import batch, model
 from ttc.engines.embedded.core.cache import PrefixTree
+from ttc.engines.embedded.core.fallback import load_fallback
 from ttc.engines.embedded.core.model import load_body
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.prefill import advance
@@ -43,6 +44,7 @@ from ttc.engines.embedded.core.requests import Job
 from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.embedded.engine import embedded
+from ttc.engines.shared.shape import read_config
 from ttc.engines.shared.tokens import MAX_RULES, check_room
 from ttc.errors import ConfigError, EngineError, PromptTooLong, Unsupported
 
@@ -1052,6 +1054,17 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
         await engine.close()
 
     asyncio.run(go())
+
+
+def test_a_prompt_of_another_architecture_takes_the_logits_of_its_last_token_alone(tmp_path) -> None:
+    tiny_model.build(tmp_path, "phi")
+    config = read_config(tmp_path)
+    body = load_fallback(tmp_path, config, device=torch.device("cpu"), dtype=torch.float32, max_context=None)
+    ids = list(range(40))
+    with torch.inference_mode():
+        ((whole, _),), ((last, segment),) = body.extend([(None, ids)]), body.prefill([(None, ids)])
+    assert (whole.shape, last.shape, segment.end) == ((40, tiny_model.VOCAB), (1, tiny_model.VOCAB), 40)
+    assert torch.allclose(last, whole[-1:], atol=1e-5)
 
 
 def test_a_model_that_also_reads_images_answers_texts(tmp_path) -> None:

@@ -11,6 +11,7 @@ beyond which they change the rotation angles of all keys.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -74,30 +75,40 @@ class FallbackBody(Body):
 
     def extend(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
         """See `Body.extend`; items are computed one after another."""
-        return [self._extend_one(prefix, ids) for prefix, ids in items]
+        return [self._extend_one(prefix, ids, {}) for prefix, ids in items]
 
-    def _extend_one(self, prefix: Segment | None, ids: Sequence[int]) -> tuple[torch.Tensor, Segment]:
+    def prefill(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
+        """See `Body.prefill`; logits of all tokens of a long prompt would take more memory than its keys."""
+        names = inspect.signature(self.module.forward).parameters
+        last = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
+        return [self._extend_one(prefix, ids, last) for prefix, ids in items]
+
+    def _extend_one(
+        self, prefix: Segment | None, ids: Sequence[int], options: Mapping[str, Any]
+    ) -> tuple[torch.Tensor, Segment]:
         start = prefix.end if prefix is not None else 0
         if start + len(ids) > self.max_context:
             raise PromptTooLong(f"{start + len(ids)} tokens exceed the context of {self.max_context}")
         cache = self.layout.build([self.read(prefix)])
         size = 1 if start and self.pool.stateful and not self.extends_states else len(ids)
-        outputs = [self._compute(cache, start + at, ids[at : at + size]) for at in range(0, len(ids), size)]
+        outputs = [self._compute(cache, start + at, ids[at : at + size], options) for at in range(0, len(ids), size)]
         segment = self.pool.segment(prefix)
         tokens, state = self.layout.row(cache, 0, start + len(ids))
         self.write(segment, RowCache(tokens[start:], state))
         return torch.cat(outputs), segment
 
-    def _compute(self, cache: Any, start: int, ids: Sequence[int]) -> torch.Tensor:
+    def _compute(self, cache: Any, start: int, ids: Sequence[int], options: Mapping[str, Any]) -> torch.Tensor:
         """Logits (T, vocab) of ids at positions from `start` on."""
-        tokens = torch.tensor([list(ids)], device=self.device)
-        return self.compute(cache, tokens, {"position_ids": torch.arange(start, start + len(ids))[None]})[0]
+        tokens, positions = torch.tensor([list(ids)], device=self.device), torch.arange(start, start + len(ids))
+        return self.compute(cache, tokens, {"position_ids": positions[None]}, **options)[0]
 
-    def compute(self, cache: Any, ids: torch.Tensor, places: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def compute(
+        self, cache: Any, ids: torch.Tensor, places: Mapping[str, torch.Tensor], **options: Any
+    ) -> torch.Tensor:
         """Logits (rows, T, vocab) of ids (rows, T) after a cache, which grows; a model without keys takes no places."""
-        options = {name: tensor.to(self.device) for name, tensor in places.items() if self.layout.width}
+        own = {name: tensor.to(self.device) for name, tensor in places.items() if self.layout.width}
         logits: torch.Tensor = self.module(
-            input_ids=ids, use_cache=True, **options, **cache_argument(self.module, cache)
+            input_ids=ids, use_cache=True, **own, **options, **cache_argument(self.module, cache)
         ).logits
         return logits
 

@@ -206,6 +206,10 @@ class Body:
             for parts, segment in zip(outputs, segments, strict=True)
         ]
 
+    def prefill(self, items: Sequence[tuple[Segment | None, Sequence[int]]]) -> list[tuple[torch.Tensor, Segment]]:
+        """Like `extend`, where only the last of an item's hidden states is wanted."""
+        return self.extend(items)
+
     def _plan(self, items: Sequence[tuple[Segment, int]]) -> Iterator[tuple[MakeAttend | None, Parts]]:
         """Parts of items to compute together, each batch with its attention; None: this body's default."""
         lengths = [count for _, count in items]

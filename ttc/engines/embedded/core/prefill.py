@@ -90,7 +90,7 @@ def _next_parts(jobs: Sequence[Job], body: Body, tree: PrefixTree, budget: int) 
 def _compute(work: _Work, body: Body, tree: PrefixTree) -> list[Job]:
     """Compute parts of prompts and cache them; return the jobs that are ready."""
     ready: list[Job] = []
-    for (job, part), (hidden, segment) in zip(work, body.extend([(j.segment, p) for j, p in work]), strict=True):
+    for (job, part), (hidden, segment) in zip(work, body.prefill([(j.segment, p) for j, p in work]), strict=True):
         job.segment, job.length = segment, segment.end
         job.computed += len(part)
         tree.insert(job.ids[: segment.end], segment)
