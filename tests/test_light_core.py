@@ -50,7 +50,7 @@ loaded = sorted(set(ABSENT) & set(sys.modules))
 print(json.dumps([results, answer.final, result.accuracy.value, loaded]))
 """
 MISSING = (
-    r"is not installed; run: .*pip install .+\[(local|serve)\]'?"
+    r"is not installed; run: .*pip install .+\[local(,serve)?\]'?"
     r"( --extra-index-url https://download\.pytorch\.org/whl/cpu| --torch-backend cpu)?"
     r"(; or name an endpoint, which needs no more: --base-url URL)?$"
 )
