@@ -142,10 +142,8 @@ class ToolFormat:
         try:
             reading.at = _behind(text, start, self.opening)
             self._list(reading) if self.listed else self._each(reading)
-        except _EndOfText:
-            reading.is_cut = True
-        except _NoCall:
-            pass  # `at` is where what was read ends
+        except (_EndOfText, _NoCall) as end:  # both leave `at` behind the last call that is whole
+            reading.is_cut = isinstance(end, _EndOfText)
         return reading
 
     def _reading(self, text: str, tools: Tools) -> _Reading | None:
