@@ -12,7 +12,7 @@ from serve.running.deltas import Markers
 from tests.qwen_like import model
 from ttc.core import Capabilities, Completion, Message, Problem, Sampling, Usage
 from ttc.engines.embedded.engine import embedded
-from ttc.engines.shared.text import CALLS, CHANNELS, Text
+from ttc.engines.shared.text import CHANNELS, COMMENTARY, Text
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
@@ -100,7 +100,7 @@ def solved(folder: Path, cap: int | None, *said: str) -> Any:
 
 @pytest.mark.parametrize("cap", [None, 20, 12])
 def test_a_call_of_a_function_ends_a_thought_too_and_is_the_answer(folder: Path, cap: int | None) -> None:
-    answer = solved(folder, cap, CALLS, CALL)
+    answer = solved(folder, cap, COMMENTARY, CALL)
     assert (answer.text, answer.usage.thinking) == (CALL.removesuffix("<|return|>"), 12)
     assert answer.thinking.startswith("so so") and "commentary" not in answer.thinking
     words, calls = TOOL_FORMATS["harmony"].read(answer.text)
@@ -112,7 +112,7 @@ def test_a_call_is_streamed_as_answer_and_its_channel_is_not_shown(folder: Path)
     capabilities = Capabilities(
         "m", 99, think_open=text.think_open, think_close=text.think_close, think_texts=text.think_texts
     )
-    ids = text.encode(OPEN + "so so" + CALLS + CALL)
+    ids = text.encode(OPEN + "so so" + COMMENTARY + CALL)
     markers = Markers(False, capabilities)
     pieces = [piece for token in ids for piece in markers.add([token])] + list(markers.settle(ids))
     thought, answer = ([token for _, token, inside in pieces if inside is where] for where in (True, False))

@@ -36,7 +36,7 @@ MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</t
 
 CHANNELS = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
 """gpt-oss's: a thought is a message of one channel, and the answer one of another."""
-CALLS = "<|end|><|start|>assistant<|channel|>commentary"
+COMMENTARY = "<|end|><|start|>assistant<|channel|>commentary"
 """What ends a thought of gpt-oss before a call of a function."""
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -72,7 +72,7 @@ class Text:
         self.think_open, self.think_close = (self._marker(text) for text in self.markers or ("", ""))
         self.think_texts: tuple[TextMarker, TextMarker] | None = None
         if self.markers is not None and not len(self.think_open) == 1 == len(self.think_close):
-            others = (CALLS,) if self.markers == CHANNELS else ()
+            others = (COMMENTARY,) if self.markers == CHANNELS else ()
             opening, closing = self.markers
             self.think_texts = TextMarker(opening, self.decode), TextMarker(closing, self.decode, others)
         self._control = sorted(_control(self._tokenizer), key=len, reverse=True)
