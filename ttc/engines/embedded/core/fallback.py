@@ -12,46 +12,23 @@ beyond which they change the rotation angles of all keys.
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from ttc.core import ModelShape
 from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.modules import FOREIGN, TRIED, half_width, load_module, longest, measure, same, words
 from ttc.engines.embedded.core.pool import PagePool, Segment
 from ttc.engines.embedded.core.row_cache import CacheLayout, RowCache, cache_argument, empty_cache
-from ttc.engines.shared.compute import alone, attention_options
+from ttc.engines.shared.compute import alone
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
 __all__ = ["FallbackBody", "FallbackDecoder", "load_fallback"]
-
-
-@dataclass(frozen=True, slots=True)
-class _MeasuredDims(Dims):
-    """Dimensions of a loaded module, with its actual number of matrix parameters, and the width of its cache."""
-
-    num_params: int = 0
-    width: int = 0
-
-    def kv_bytes(self, itemsize: int) -> int:
-        """See `Dims.kv_bytes`."""
-        return 2 * _half(self.width) * itemsize
-
-    def model_shape(self, num_outputs: int) -> ModelShape:
-        """See `Dims.model_shape`; the head is already counted."""
-        return ModelShape(self.num_params, self.num_layers, self.num_heads * self.head_dim)
-
-
-def _half(width: int) -> int:
-    """The pool stores a token's numbers as a key and a value of one head: how many each holds."""
-    return max(-(-width // 2), 1)
 
 
 class FallbackBody(Body):
@@ -64,7 +41,7 @@ class FallbackBody(Body):
         self.device, self.dtype = module.device, module.dtype
         self.extends_states = True
         """Whether the module computes several tokens after a state at once; else they are fed one by one."""
-        half = _half(layout.width)
+        half = half_width(layout.width)
         flat = replace(dims, num_layers=1, num_kv_heads=1, head_dim=half)
         token = 2 * half * layout.dtype.itemsize
         self.pool = PagePool(flat, layout.dtype, self.device, state_tokens=-(-layout.state_bytes // token))
@@ -123,7 +100,7 @@ class FallbackBody(Body):
 
     def write(self, segment: Segment, row: RowCache) -> None:
         """Append tokens to a segment, and set the state after them."""
-        half = _half(self.layout.width)
+        half = half_width(self.layout.width)
         kv = F.pad(row.tokens, (0, 2 * half - self.layout.width)).unflatten(1, (2, half)).transpose(0, 1)
         self.pool.append(segment, kv[None, :, None])
         self.pool.keep(segment, row.state)
@@ -212,55 +189,25 @@ def _try(module: Any, device: torch.device) -> CacheLayout:
         return CacheLayout(module.config, cache, 3)
 
 
-MAX_WORDS = 300
-"""Most characters quoted from an error of transformers."""
-
-_FOREIGN = (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
-"""What a model's own code raises where it cannot compute something."""
-_TRIED = 8
-_ROUNDING, _COARSE_ROUNDING = 0.0003, 0.1
-"""Relative to the norm of the logits, in fp32 and in 16 bits: rounding stays far below, and wrong positions or
-attention far above, except where tokens hardly look at each other."""
-
-
 def _reads_alike(body: FallbackBody) -> bool:
     """Whether tokens after cached ones, in a row beside a longer one, get the logits of one pass over the whole text.
 
     They do not where a model attends to later tokens, or where it derives positions from the cache length, padding
     included. Some recurrent models ignore their state where several tokens follow it: these are fed one by one.
     """
-    ids = list(range(1, _TRIED + 1))
+    ids = list(range(1, TRIED + 1))
     with torch.inference_mode():
         whole = body.module(input_ids=torch.tensor([ids], device=body.device), use_cache=False).logits[0, -2:].float()
         ((_, start),) = body.extend([(None, ids[:-3])])
         ((before, segment),) = body.extend([(start, ids[-3:-1])])
-        if body.pool.stateful and not _same(before[-1].float(), whole[0], body.dtype):
+        if body.pool.stateful and not same(before[-1].float(), whole[0], body.dtype):
             body.extends_states = False
             ((_, segment),) = body.extend([(start, ids[-3:-1])])
         ((_, longer),) = body.extend([(None, ids[:-1] * 2)])
         decoder = FallbackDecoder(body)
         for row in (longer, segment):
             decoder.add(row)
-        return _same(decoder.step([1, ids[-1]])[1].float(), whole[1], body.dtype)
-
-
-def _same(own: torch.Tensor, whole: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Whether logits differ by rounding only; NaN counts as rounding."""
-    most = _ROUNDING if dtype == torch.float32 else _COARSE_ROUNDING
-    return not bool((own - whole).norm() > most * (whole - whole.mean()).norm())
-
-
-def _steady(text: Any) -> int | None:
-    """The text length up to which a token's keys depend only on the text before it; None: always.
-
-    LongRoPE uses other angles for longer texts, so keys computed in a shorter text, or beside a longer one in a batch,
-    would belong to another model.
-    """
-    rope = getattr(text, "rope_parameters", None) or {}
-    parts = [rope, *(part for part in rope.values() if isinstance(part, Mapping))]
-    name = "original_max_position_embeddings"
-    lengths = [part.get(name) or getattr(text, name, None) for part in parts if part.get("rope_type") == "longrope"]
-    return min((int(length) for length in lengths if length), default=None)
+        return same(decoder.step([1, ids[-1]])[1].float(), whole[1], body.dtype)
 
 
 def load_fallback(
@@ -272,31 +219,24 @@ def load_fallback(
         ConfigError: transformers cannot load it, some weights are missing, its cache is of an unknown kind, or
             its results depend on the lengths of other rows.
     """
-    try:
-        load, options = _model_class(str(config["model_type"])).from_pretrained, attention_options(folder)
-        module, report = alone(lambda: load(str(folder), dtype=dtype, output_loading_info=True, **options))
-    except Exception as exc:  # safetensors and huggingface_hub raise bare exceptions
-        raise ConfigError(
-            f"{folder}: transformers cannot load a {config['model_type']} model here: {_words(exc)}"
-        ) from exc
-    if missing := sorted(report["missing_keys"]):  # transformers initialises them at random and only warns
-        raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
-    module = alone(lambda: module.to(device).eval())
+    module = load_module(folder, config, device, dtype)
     try:
         layout = alone(lambda: _try(module, device))
-    except _FOREIGN as exc:
+    except FOREIGN as exc:
         raise ConfigError(
             f"{folder}: a {config['model_type']} model keeps a cache of its own kind, so the embedded engine cannot "
-            f"branch it ({_words(exc)}): use --engine vllm"
+            f"branch it ({words(exc)}): use --engine vllm"
         ) from exc
-    dims = _measure(module, layout, _longest(folder, module.config.get_text_config(), max_context))
+    limit = longest(folder, module.config.get_text_config(), max_context)
+    layers, heads, size = layout.num_attending, layout.num_heads, layout.head_dim
+    dims = measure(module, num_layers=layers, num_kv_heads=heads, head_dim=size, width=layout.width, max_context=limit)
     body = FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context), layout)
     try:
-        is_alike = dims.max_context <= 2 * _TRIED or alone(lambda: _reads_alike(body))
-    except _FOREIGN as exc:  # ProphetNet and XLM check that positions and masks are those of texts of one length
+        is_alike = dims.max_context <= 2 * TRIED or alone(lambda: _reads_alike(body))
+    except FOREIGN as exc:  # ProphetNet and XLM check that positions and masks are those of texts of one length
         raise ConfigError(
             f"{folder}: a {config['model_type']} model cannot decode texts of different lengths together, as the "
-            f"embedded engine does ({_words(exc)}): use --engine vllm"
+            f"embedded engine does ({words(exc)}): use --engine vllm"
         ) from exc
     if not is_alike:
         raise ConfigError(
@@ -304,58 +244,3 @@ def load_fallback(
             "the embedded engine cannot decode texts of different lengths together: use --engine vllm"
         )
     return body
-
-
-def _words(error: Exception) -> str:
-    """What an error of transformers says: some list every known architecture, and some say nothing."""
-    return shorten(str(error), MAX_WORDS, placeholder=" ...") or type(error).__name__
-
-
-def _model_class(family: str) -> Any:
-    """Transformers' class of a family: one that also reads images where there is none for text alone."""
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.models.auto.modeling_auto import (
-        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-    )
-
-    sees = family in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES and family not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    return AutoModelForImageTextToText if sees else AutoModelForCausalLM
-
-
-def _longest(folder: Path, text: Any, max_context: int | None) -> int:
-    """The longest text that can be read; warns if that is shorter than the model's own limit and the requested one."""
-    most = int(getattr(text, "max_position_embeddings", 2048))
-    steady = _steady(text)
-    if steady is not None and steady < min(max_context or most, most):
-        warnings.warn(
-            f"{folder}: beyond {steady} tokens this model rotates all of its keys by other angles, cached ones "
-            f"included, so the embedded engine reads at most {steady} tokens; for up to {most} use --engine vllm",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-    return most if steady is None else min(steady, most)
-
-
-def _measure(module: Any, layout: CacheLayout, max_context: int) -> _MeasuredDims:
-    """Model dimensions from the config and from the layout of the cache; only layers that attend count as layers."""
-    text, decoder = module.config.get_text_config(), module.get_decoder()
-    tables = {id(part.weight) for part in decoder.modules() if isinstance(part, torch.nn.Embedding)}
-    matrices = sum(p.numel() for p in decoder.parameters() if p.ndim > 1 and id(p) not in tables)
-    return _MeasuredDims(
-        hidden=text.hidden_size,
-        num_layers=layout.num_attending,
-        num_heads=getattr(text, "num_attention_heads", 0),
-        num_kv_heads=layout.num_heads,
-        head_dim=layout.head_dim,
-        intermediate=getattr(text, "intermediate_size", 0),
-        vocab=text.vocab_size,
-        eps=0.0,
-        tied=not any("lm_head" in name for name, _ in module.named_parameters()),
-        qk_norm=False,
-        max_context=max_context,
-        rope_theta=0.0,
-        rope={},
-        num_params=matrices + text.vocab_size * text.hidden_size,
-        width=layout.width,
-    )
