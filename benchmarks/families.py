@@ -9,8 +9,9 @@ one of the answers is continued as a branch of a search would be. Each token is 
 transformers' forward pass over the whole text, without a cache; a difference where its two largest logits are closer
 than 1e-4 is rounding.
 
-`core` is what runs the model: the engine's own code, or transformers' module (`ttc.engines.embedded.core.fallback`). A
-family that the engine refuses is listed with its error. `on_a_gpu` is what would run it on a GPU.
+`core` is what runs the model: the engine's own code, transformers' modules with the engine's attention
+(`ttc.engines.embedded.core.transformers_body`), or those alone (`fallback`). A family that the engine refuses is listed
+with its error. `on_a_gpu` is what would run it on a GPU.
 Encoders with a language-model head are listed by transformers, too. Left out: families whose configuration these few
 sizes do not fit (`not_made`), and what a model of images or speech reads besides text. The last
 lines that are printed are the table of benchmarks/README.md. Cost: 15 minutes of one core.
@@ -35,10 +36,13 @@ import torch
 from benchmarks.beside_trl import facts
 from benchmarks.machine import machine
 from ttc.core import Engine, Message, Prompt, Sampling
+from ttc.engines.embedded.core.fallback import FallbackBody
+from ttc.engines.embedded.core.model import Body
+from ttc.engines.embedded.core.transformers_body import TransformersBody
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.embedded.gpu.families import architecture
 from ttc.engines.shared.folder import generator_folder
-from ttc.engines.shared.shape import full_attention, read_config
+from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 
 TOKENS, BRANCH, CLOSE = 12, 5, 1e-4
@@ -102,6 +106,10 @@ KINDS: Mapping[str, Mapping[str, Any]] = {
     "zaya": {"num_experts_per_tok": 1, "layer_types": ["hybrid", "hybrid"]},
 }  # fmt: skip
 """Settings of single families, most of them so that a small model holds every kind of layer."""
+
+
+CORES: Mapping[type[Body], str] = {Body: "own", TransformersBody: "attention", FallbackBody: "transformers"}
+"""What the engine computes itself: everything, attention, or nothing."""
 
 
 class Difference(NamedTuple):
@@ -179,7 +187,7 @@ async def compare(folder: Path, model: Any) -> dict[str, Any]:
     vocab = int(model.config.get_text_config().vocab_size)
     generator = torch.Generator().manual_seed(1)
     prompts = [tuple(torch.randint(3, vocab, (length,), generator=generator).tolist()) for length in LENGTHS]
-    engine = embedded(str(folder), device="cpu", dtype="float32", threads=1)
+    engine: Any = embedded(str(folder), device="cpu", dtype="float32", threads=1)
     try:
         texts: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         for turn in ("anew", "from the cache"):
@@ -187,10 +195,11 @@ async def compare(folder: Path, model: Any) -> dict[str, Any]:
             texts |= {f"{len(ids)} {turn}": (ids, answer) for ids, answer in zip(prompts, answers, strict=True)}
         path = (*prompts[1], *answers[1][:BRANCH])
         texts["branch"] = path, await drawn(engine, path, TOKENS - BRANCH, (0,))
+        core = CORES[type(engine._scheduler.body)]
     finally:
         await engine.close()
     differences = [difference(model, name, *text) for name, text in texts.items()]
-    return {"texts": len(texts), "different": [one._asdict() for one in differences if one]}
+    return {"core": core, "texts": len(texts), "different": [one._asdict() for one in differences if one]}
 
 
 def row(family: str, scratch: Path) -> dict[str, Any]:
@@ -201,12 +210,9 @@ def row(family: str, scratch: Path) -> dict[str, Any]:
     except Exception as exc:  # whatever a family asks of its sizes: it is reported as not made
         return {"family": family, "not_made": f"{type(exc).__name__}: {exc}"[:300]}
     config = read_config(folder)
-    cores = {
-        "core": "own" if full_attention(config, None) else "transformers",
-        "on_a_gpu": "own" if architecture(config) else "transformers",
-    }
+    on_a_gpu = "own" if architecture(config) else "transformers"
     try:
-        return {"family": family, **cores, **asyncio.run(compare(folder, model))}
+        return {"family": family, "on_a_gpu": on_a_gpu, **asyncio.run(compare(folder, model))}
     except ConfigError as exc:
         return {"family": family, "refused": str(exc).replace(f"{folder}: ", "")}
 
@@ -217,9 +223,12 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     apart = [one for one in refusals if re.search("different lengths|later tokens", one["refused"])]
     own = [one for one in refusals if "cache of its own kind" in one["refused"]]
     through = [one for one in rows if one.get("core") == "transformers"]
+    attention = [one for one in rows if one.get("core") == "attention"]
     kinds = {
         "the engine's own code": [one for one in rows if one.get("core") == "own"],
         "the same on a GPU": [one for one in rows if one.get("on_a_gpu") == "own"],
+        "transformers' modules with the engine's attention": [one for one in attention if one["family"] not in seeing],
+        "these, texts of models that also read images": [one for one in attention if one["family"] in seeing],
         "transformers' modules": [one for one in through if one["family"] not in seeing],
         "the same, texts of models that also read images": [one for one in through if one["family"] in seeing],
         "different": [one for one in rows if one.get("different")],

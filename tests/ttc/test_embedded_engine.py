@@ -36,8 +36,9 @@ from ttc.core import (
 )
 from ttc.engines.embedded.core import batch, model
 from ttc.engines.embedded.core.cache import PrefixTree
-from ttc.engines.embedded.core.fallback import load_fallback
+from ttc.engines.embedded.core.fallback import fallback_body
 from ttc.engines.embedded.core.model import load_body
+from ttc.engines.embedded.core.modules import load_module
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.prefill import advance
 from ttc.engines.embedded.core.requests import Job
@@ -1058,8 +1059,8 @@ def test_another_architecture_runs_through_transformers_with_the_same_results(fa
 
 def test_a_prompt_of_another_architecture_takes_the_logits_of_its_last_token_alone(tmp_path) -> None:
     tiny_model.build(tmp_path, "phi")
-    config = read_config(tmp_path)
-    body = load_fallback(tmp_path, config, device=torch.device("cpu"), dtype=torch.float32, max_context=None)
+    module = load_module(tmp_path, read_config(tmp_path), torch.device("cpu"), torch.float32)
+    body = fallback_body(module, tmp_path, "phi", 64, None)
     ids = list(range(40))
     with torch.inference_mode():
         ((whole, _),), ((last, segment),) = body.extend([(None, ids)]), body.prefill([(None, ids)])

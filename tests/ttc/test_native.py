@@ -165,9 +165,10 @@ def test_a_run_within_a_sheet_is_read_without_a_trace_of_what_others_wrote_besid
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("window", [1, 10, 37, 1000])
 @pytest.mark.parametrize(("kv_heads", "group", "size"), [(1, 1, 16), (3, 3, 64), (1, 7, 80), (2, 16, 32), (1, 5, 256)])
-def test_rows_that_read_the_same_keys_attend_to_those_below_their_limits_and_to_what_they_read_before(
-    dtype: torch.dtype, kv_heads: int, group: int, size: int, threads: int
+def test_rows_that_read_the_same_keys_attend_to_those_within_their_limits_and_to_what_they_read_before(
+    dtype: torch.dtype, kv_heads: int, group: int, size: int, window: int, threads: int
 ) -> None:
     """Groups of rows over runs that begin and end within sheets, beside which nothing is a number."""
     shape, heads = (60, kv_heads, size, SHEET), kv_heads * group
@@ -182,6 +183,7 @@ def test_rows_that_read_the_same_keys_attend_to_those_below_their_limits_and_to_
     firsts, lasts = np.array([0, 1, 20, 29]), np.array([1, 20, 29, 60])
     totals_of = [int(counts[first:last].sum()) for first, last in zip(firsts, lasts, strict=True)]
     limits = [[1], list(range(40, 73)), [totals_of[2]] * 4, [1, 1, 2, totals_of[3] - 1, totals_of[3]]]
+    floors = [[max(limit - window, 0) for limit in own] for own in limits]
     num_rows = sum(map(len, limits))
     rows = torch.randperm(num_rows).numpy()
     queries = (torch.randn(num_rows, heads, size) * size**-0.5).to(dtype)
@@ -193,17 +195,17 @@ def test_rows_that_read_the_same_keys_attend_to_those_below_their_limits_and_to_
     kernels.attend_together(
         len(tiles := kernels.tile_table([len(own) for own in limits], group)),
         keys.numel(), *map(kernels.array, (queries, keys, values)), tiles, bounds, rows, np.concatenate(limits),
-        sheets * SHEET + begins, counts, firsts, lasts, seed, totals,
+        np.concatenate(floors), sheets * SHEET + begins, counts, firsts, lasts, seed, totals,
     )  # fmt: skip
     for number, own in enumerate(limits):
         runs = [(sheets[r], slice(begins[r], begins[r] + counts[r])) for r in range(firsts[number], lasts[number])]
         k = torch.cat([keys[sheet, :, :, span] for sheet, span in runs], -1).double().repeat_interleave(group, 0)
         v = torch.cat([values[sheet, :, span] for sheet, span in runs], 1).double().repeat_interleave(group, 0)
-        for row, limit in zip(rows[bounds[number] : bounds[number + 1]], own, strict=True):
-            scores = torch.einsum("hd,hdk->hk", queries[row].double(), k[:, :, :limit])
+        for row, limit, floor in zip(rows[bounds[number] : bounds[number + 1]], own, floors[number], strict=True):
+            scores = torch.einsum("hd,hdk->hk", queries[row].double(), k[:, :, floor:limit])
             scores = torch.cat((old_seed[row][:, None], scores), 1)
             right = torch.einsum(
-                "hk,hkd->hd", scores.softmax(-1), torch.cat((old_totals[row][:, None], v[:, :limit]), 1)
+                "hk,hkd->hd", scores.softmax(-1), torch.cat((old_totals[row][:, None], v[:, floor:limit]), 1)
             )
             torch.testing.assert_close(torch.tensor(totals[row]).double(), right, rtol=0, atol=4 * STEP[dtype])
             torch.testing.assert_close(torch.tensor(seed[row]).double(), scores.logsumexp(-1), rtol=0, atol=1e-4)

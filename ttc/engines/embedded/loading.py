@@ -118,12 +118,19 @@ def _own(wanted: _Load, place: torch.device) -> tuple[Scheduler, Callable[[Body]
 
 
 def _through_transformers(wanted: _Load, place: torch.device) -> Scheduler:
-    from ttc.engines.embedded.core.fallback import FallbackDecoder, load_fallback
+    from ttc.engines.embedded.core.fallback import FallbackDecoder, fallback_body
+    from ttc.engines.embedded.core.modules import load_module, longest
+    from ttc.engines.embedded.core.transformers_body import paged_body
 
-    dtype = pick_dtype(wanted.dtype, place)
-    body = load_fallback(wanted.folder, wanted.config, device=place, dtype=dtype, max_context=wanted.max_context)
-    limits = wanted.limits(place)
-    return Scheduler(body, FallbackDecoder, wanted.text.decode, limits=limits, threads=wanted.threads)
+    folder, family = wanted.folder, str(wanted.config["model_type"])
+    module = load_module(folder, wanted.config, place, pick_dtype(wanted.dtype, place))
+    most = longest(folder, module.config.get_text_config(), wanted.max_context)
+    start = partial(Scheduler, decode_text=wanted.text.decode, limits=wanted.limits(place), threads=wanted.threads)
+    kernels = native(place, module.dtype)
+    paged = None if kernels is None else paged_body(module, kernels, most, wanted.max_context)
+    if kernels is not None and paged is not None:
+        return start(paged, partial(PagedDecoder, kernels=kernels))
+    return start(fallback_body(module, folder, family, most, wanted.max_context), FallbackDecoder)
 
 
 def _refuse_nan(body: Body, folder: Path) -> None:

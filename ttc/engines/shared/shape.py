@@ -2,7 +2,7 @@
 
 Covers Llama, Mistral, Qwen2, Qwen3 and SmolLM3 with full attention and the rotary variants default, linear, llama3 and
 yarn (Peng et al. 2023, arXiv 2309.00071). For anything else `supported` returns False, and the model runs through
-transformers (`fallback.py`): sliding windows, other activations, mixture-of-experts, dynamic rotary scaling.
+transformers' modules: sliding windows, other activations, mixture-of-experts, dynamic rotary scaling.
 """
 
 from __future__ import annotations

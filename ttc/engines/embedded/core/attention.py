@@ -2,9 +2,10 @@
 
 `PagedAttention` reads keys in place from their pages, including those of the new tokens, with a compiled kernel that
 multiplies each key by twelve queries at a time (`native.attend_together`). Items of different lengths need no padding,
-and nothing is copied. Cost: a prefix shared by several items is read once for each of them. On a CPU with compiled
-kernels it handles all new tokens, unless torch's fused kernel is faster there (bf16 with AMX, `Body.fuses`). Even then
-it handles items with few new tokens each (`is_step`), as a reward model has them after every step of a search.
+and nothing is copied; of a layer with a window, keys before it are passed over. Cost: a prefix shared by several items
+is read once for each of them. On a CPU with compiled kernels it handles all new tokens, unless torch's fused kernel is
+faster there (bf16 with AMX, `Body.fuses`). Even then it handles items with few new tokens each (`is_step`), as a reward
+model has them after every step of a search.
 
 `PrefixAttention` handles all others with torch's fused kernel, which works block by block (FlashAttention, Dao et al.
 2022, arXiv 2205.14135). It computes attention in parts: each run of tokens that several items share is read once for
@@ -302,22 +303,27 @@ def is_step(start: int, count: int) -> bool:
 class PagedAttention:
     """Attention of one batch: writes each layer's new keys and values into their pages, reads all keys in place."""
 
-    def __init__(self, pool: PagePool, items: Sequence[tuple[Segment, int]], kernels: ModuleType) -> None:
-        """`items`: (segment, new tokens); pages for the new tokens are reserved, `length` does not count them yet."""
+    def __init__(
+        self,
+        pool: PagePool,
+        items: Sequence[tuple[Segment, int]],
+        kernels: ModuleType,
+        windows: Sequence[int | None],
+    ) -> None:
+        """`items`: (segment, new tokens); pages for the new tokens are reserved, `length` does not count them yet.
+
+        `windows` as in `Body`.
+        """
         self._shelf, self._kernels, dims = pool.shelf, kernels, pool.shelf.dims
         slots, counts, ends = _runs_of(items)
         at = np.concatenate([pool.slots(segment, segment.length, count) for segment, count in items])
         self._sheets, self._offsets = at // SHEET, at % SHEET
         lengths = [count for _, count in items]
-        limits = [np.arange(segment.end + 1, segment.end + count + 1) for segment, count in items]
-        self._table = (
-            kernels.tile_table(lengths, dims.group),
-            np.cumsum([0, *lengths]),
-            np.arange(len(at)),
-            np.concatenate(limits),
-            *(np.array(x, np.int64) for x in (slots, counts, ends[:-1], ends[1:])),
-        )
-        self._reads = sum(int(limit.sum()) for limit in limits)
+        limits = np.concatenate([np.arange(segment.end + 1, segment.end + count + 1) for segment, count in items])
+        self._rows = (kernels.tile_table(lengths, dims.group), np.cumsum([0, *lengths]), np.arange(len(at)), limits)
+        self._runs = tuple(np.array(x, np.int64) for x in (slots, counts, ends[:-1], ends[1:]))
+        self._windows = windows
+        self._floors = {window: np.maximum(limits - (window or limits), 0) for window in {*windows}}
         shape = (len(at), dims.num_heads, dims.head_dim)
         self._seed, self._totals = np.empty(shape[:2], np.float32), torch.empty(shape)
         self._out = torch.empty(shape, dtype=pool.shelf.dtype)
@@ -327,8 +333,10 @@ class PagedAttention:
         kernels, at = self._kernels, self._shelf.arrays(layer)
         kernels.store(len(k), 2 * k.numel(), *map(kernels.array, (k, v)), self._sheets, self._offsets, *at)
         self._seed.fill(NO_KEYS)
-        work = (kernels.array(q), *at, *self._table, self._seed, self._totals.numpy())
-        kernels.attend_together(len(self._table[0]), self._reads * q[0].numel(), *work)
+        floors = self._floors[self._windows[layer]]
+        work = (kernels.array(q), *at, *self._rows, floors, *self._runs, self._seed, self._totals.numpy())
+        reads = int((self._rows[-1] - floors).sum())
+        kernels.attend_together(len(self._rows[0]), reads * q[0].numel(), *work)
         return self._out.copy_(self._totals).flatten(1)
 
 

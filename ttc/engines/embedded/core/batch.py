@@ -54,8 +54,8 @@ class Decoder(Protocol):
     """Computes a decoding step. Rows are always numbered 0 .. num_rows - 1; removing one moves the last into its place.
 
     Implemented by `paged` (CPU; reads keys that many rows share once for all), `invariant` (batch-invariant mode, and
-    CPUs without numba) and `fallback` (transformers' own module). On a GPU, `gpu.decoder` keeps rows on the device for
-    several tokens instead.
+    CPUs without numba) and `fallback` (transformers' own attention). On a GPU, `gpu.decoder` keeps rows on the device
+    for several tokens instead.
     """
 
     num_rows: int

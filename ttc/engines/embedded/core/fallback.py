@@ -1,12 +1,12 @@
-"""Other architectures through transformers' own modules: the same interface, correct but slower.
+"""Architectures whose attention is transformers' own, too: the same interface, correct but slower.
 
-Causal language models whose cache `CacheLayout` knows run here: keys and values (Gemma, Mistral, Phi, Granite, mixtures
-of experts, DeepSeek's latent attention, ...), recurrent states (Mamba), and both (Qwen3.5, LFM2, Granite 4, Nemotron-H,
-...). Rows are decoded together, left-padded, at about the speed of `generate`; prefixes are cached and reused, but
-every row holds its own copy, and prompts are prefilled one by one. A recurrent model continues a text only where a
-state was kept: at the ends of prompts and of draws. Refused with an error are other caches, models that count padding
-as positions (found by a short test at the start), and batch-invariant mode. LongRoPE models are limited to the length
-beyond which they change the rotation angles of all keys.
+What `transformers_body` leaves out, and everything on GPUs without a core of their own: causal language models whose
+cache `CacheLayout` knows, with keys and values (caps of scores, sinks, ...), recurrent states (Mamba), or both
+(Qwen3.5, LFM2, Granite 4, Nemotron-H, ...). Rows are decoded together, left-padded, at about the speed of `generate`;
+prefixes are cached and reused, but every row holds its own copy, and prompts are prefilled one by one. A recurrent
+model continues a text only where a state was kept: at the ends of prompts and of draws. Refused with an error are other
+caches, models that count padding as positions (found by a short test at the start), and batch-invariant mode. LongRoPE
+models are limited to the length beyond which they change the rotation angles of all keys.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.core.model import Body
-from ttc.engines.embedded.core.modules import FOREIGN, TRIED, half_width, load_module, longest, measure, same, words
+from ttc.engines.embedded.core.modules import FOREIGN, TRIED, half_width, load_state, measure, same, words
 from ttc.engines.embedded.core.pool import PagePool, Segment
 from ttc.engines.embedded.core.row_cache import CacheLayout, RowCache, cache_argument, empty_cache
 from ttc.engines.shared.compute import alone
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
-__all__ = ["FallbackBody", "FallbackDecoder", "load_fallback"]
+__all__ = ["FallbackBody", "FallbackDecoder", "fallback_body"]
 
 
 class FallbackBody(Body):
@@ -107,10 +107,7 @@ class FallbackBody(Body):
 
     def swap(self, state: Mapping[str, torch.Tensor]) -> None:
         """See `Body.swap`."""
-        missing, unknown = self.module.load_state_dict(dict(state), strict=False)
-        missing = [name for name in missing if name != "lm_head.weight"]
-        if missing or unknown:
-            raise ConfigError(f"the new weights lack {missing[:3]} or hold unknown {list(unknown)[:3]}")
+        load_state(self.module, state)
 
 
 class FallbackDecoder:
@@ -180,11 +177,11 @@ class FallbackDecoder:
         self._num_cached, self._places = self.num_rows, list(range(self.num_rows))
 
 
-def _try(module: Any, device: torch.device) -> CacheLayout:
+def _try(module: Any) -> CacheLayout:
     """The layout of the module's cache, seen on test tokens."""
     with torch.inference_mode():
         cache = empty_cache(module.config)
-        ids = torch.tensor([[1, 2, 3]], device=device)
+        ids = torch.tensor([[1, 2, 3]], device=module.device)
         module(input_ids=ids, use_cache=True, **cache_argument(module, cache))
         return CacheLayout(module.config, cache, 3)
 
@@ -210,37 +207,32 @@ def _reads_alike(body: FallbackBody) -> bool:
         return same(decoder.step([1, ids[-1]])[1].float(), whole[1], body.dtype)
 
 
-def load_fallback(
-    folder: Path, config: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype, max_context: int | None
-) -> FallbackBody:
-    """Load any causal language model folder through transformers, or the text part of one that also reads images.
+def fallback_body(module: Any, folder: Path, family: str, most: int, max_context: int | None) -> FallbackBody:
+    """A body for a loaded module of a family, whose longest text is `most`.
 
     Raises:
-        ConfigError: transformers cannot load it, some weights are missing, its cache is of an unknown kind, or
-            its results depend on the lengths of other rows.
+        ConfigError: its cache is of an unknown kind, or its results depend on the lengths of other rows.
     """
-    module = load_module(folder, config, device, dtype)
     try:
-        layout = alone(lambda: _try(module, device))
+        layout = alone(lambda: _try(module))
     except FOREIGN as exc:
         raise ConfigError(
-            f"{folder}: a {config['model_type']} model keeps a cache of its own kind, so the embedded engine cannot "
+            f"{folder}: a {family} model keeps a cache of its own kind, so the embedded engine cannot "
             f"branch it ({words(exc)}): use --engine vllm"
         ) from exc
-    limit = longest(folder, module.config.get_text_config(), max_context)
     layers, heads, size = layout.num_attending, layout.num_heads, layout.head_dim
-    dims = measure(module, num_layers=layers, num_kv_heads=heads, head_dim=size, width=layout.width, max_context=limit)
+    dims = measure(module, num_layers=layers, num_kv_heads=heads, head_dim=size, width=layout.width, max_context=most)
     body = FallbackBody(module, dims, min(max_context or dims.max_context, dims.max_context), layout)
     try:
         is_alike = dims.max_context <= 2 * TRIED or alone(lambda: _reads_alike(body))
     except FOREIGN as exc:  # ProphetNet and XLM check that positions and masks are those of texts of one length
         raise ConfigError(
-            f"{folder}: a {config['model_type']} model cannot decode texts of different lengths together, as the "
+            f"{folder}: a {family} model cannot decode texts of different lengths together, as the "
             f"embedded engine does ({words(exc)}): use --engine vllm"
         ) from exc
     if not is_alike:
         raise ConfigError(
-            f"{folder}: a {config['model_type']} model attends to later tokens, or counts padding as positions, so "
+            f"{folder}: a {family} model attends to later tokens, or counts padding as positions, so "
             "the embedded engine cannot decode texts of different lengths together: use --engine vllm"
         )
     return body

@@ -119,6 +119,9 @@ class Body:
     """Whether an answer's first token is sampled from the output of `extend` rather than of a decoding step."""
     fuses: bool = True
     """Whether torch's fused attention is used for prompts and shared prefixes; else compiled kernels read in place."""
+    _tables: tuple[torch.Tensor, torch.Tensor] | None = None
+    windows: tuple[int | None, ...]
+    """Per layer, how many of the last tokens a token reads, itself included; None is all. Needs compiled kernels."""
     _in_place: MakeAttend | None = None
     """Attention that reads keys in place, for steps, and for everything unless `fuses`; None without kernels."""
 
@@ -132,22 +135,38 @@ class Body:
         pad_rows: int = 1,
         steps: bool = False,
     ) -> None:
-        self.dims, self.weights, self.max_context = dims, weights, max_context
+        self.weights, self._tables = weights, None
+        place = weights.embed.device, weights.embed.dtype
+        self._prepare(dims, *place, max_context, attention=attention, pad_rows=pad_rows, steps=steps)
+
+    def _prepare(
+        self,
+        dims: Dims,
+        device: torch.device,
+        dtype: torch.dtype,
+        max_context: int,
+        *,
+        attention: MakeAttend = PrefixAttention,
+        pad_rows: int = 1,
+        steps: bool = False,
+        windows: Sequence[int | None] = (),
+    ) -> None:
+        """Choose the attention and make the pool."""
+        self.windows = tuple(windows) or (None,) * dims.num_layers
+        self.dims, self.device, self.dtype, self.max_context = dims, device, dtype, max_context
         self.attention, self.pad_rows = attention, pad_rows
-        self.device, self.dtype = weights.embed.device, weights.embed.dtype
-        self._tables: tuple[torch.Tensor, torch.Tensor] | None = None
-        if self.device.type == "cpu" and attention is PrefixAttention:
+        if device.type == "cpu" and attention is PrefixAttention:
             self._pads_below = APART
         # In batch-invariant mode a decoding step feeds the last token of every prompt, so its bits are those of any
         # other step.
         self.ends_prompts = pad_rows == 1
-        kernels = native(self.device, self.dtype) if pad_rows == 1 else None
-        self.pool = PagePool(dims, self.dtype, self.device, STEP_PAGE if steps else PAGE, kernels)
+        kernels = native(device, dtype) if pad_rows == 1 else None
+        self.pool = PagePool(dims, dtype, device, STEP_PAGE if steps else PAGE, kernels)
         self._ops: LayerOps = TorchOps(dims) if kernels is None else kernels.NativeOps(dims)
         if kernels is not None and kernels.serves(dims.head_dim):
-            self.fuses = fuses_attention(self.dtype)
+            self.fuses = fuses_attention(dtype) and not any(self.windows)
             if steps or not self.fuses:
-                self._in_place = partial(PagedAttention, kernels=kernels)
+                self._in_place = partial(PagedAttention, kernels=kernels, windows=self.windows)
 
     def place(self) -> contextlib.AbstractContextManager[Any]:
         """A context that makes this body's GPU the current device, to which torch launches kernels."""

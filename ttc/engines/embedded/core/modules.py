@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ttc.core import ModelShape
+from ttc.engines.embedded.core.weights import Linear, gains, is_small
 from ttc.engines.shared.compute import alone, attention_options
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
@@ -20,10 +21,13 @@ __all__ = [
     "FOREIGN",
     "TRIED",
     "MeasuredDims",
+    "PackedLinear",
     "half_width",
     "load_module",
+    "load_state",
     "longest",
     "measure",
+    "pack",
     "same",
     "words",
 ]
@@ -79,6 +83,51 @@ def load_module(folder: Path, config: Mapping[str, Any], device: torch.device, d
     if missing := sorted(report["missing_keys"]):  # transformers initialises them at random and only warns
         raise ConfigError(f"{folder}: the weights hold no tensor {missing[0]}: the folder is incomplete")
     return alone(lambda: module.to(device).eval())
+
+
+def load_state(module: Any, state: Mapping[str, torch.Tensor]) -> None:
+    """Replace the weights of a module; raises ConfigError where some are missing or unknown."""
+    missing, unknown = module.load_state_dict(dict(state), strict=False)
+    missing = [name for name in missing if name != "lm_head.weight"]
+    if missing or unknown:
+        raise ConfigError(f"the new weights lack {missing[:3]} or hold unknown {list(unknown)[:3]}")
+
+
+class PackedLinear(torch.nn.Module):
+    """A `torch.nn.Linear` in the CPU's layout (`Linear`), whose plain matrix is freed unless the embedding is tied."""
+
+    def __init__(self, plain: torch.nn.Linear, table: torch.Tensor | None, both: bool) -> None:
+        """`table` is the embedding whose matrix it uses, too; `both` as for `Linear`."""
+        super().__init__()
+        self._table, self._both, self._dtype = table, both, plain.weight.dtype
+        self._set(plain.weight, plain.bias)
+
+    def _set(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._bias = None if bias is None else bias.detach().to(self._dtype, copy=True)
+        self._matrix = Linear(weight.detach().to(self._dtype), self._bias, both=self._both)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Apply the matrix to the last axis."""
+        return self._matrix(x.flatten(0, -2).contiguous()).view(*x.shape[:-1], -1)
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, _: Any, __: Any, missing_keys: list[str], *___: Any
+    ) -> None:
+        weight = state_dict.get(f"{prefix}weight", self._table)
+        if weight is None:
+            missing_keys.append(f"{prefix}weight")
+        else:
+            self._set(weight, state_dict.get(f"{prefix}bias", self._bias))
+
+
+def pack(module: Any) -> None:
+    """Store the large matrices of a module in the CPU's layout."""
+    tables = {id(part.weight): part.weight for part in module.modules() if isinstance(part, torch.nn.Embedding)}
+    both = is_small(sum(parameter.numel() for parameter in module.parameters()), module.dtype)
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is torch.nn.Linear and gains(child.weight):
+                setattr(parent, name, PackedLinear(child, tables.get(id(child.weight)), both))
 
 
 def _model_class(family: str) -> Any:

@@ -16,7 +16,7 @@ rounded to bf16 for that, as on GPUs.
 All kernels are in one file, since numba recompiles a cached kernel when its own file changes, but not when a file that
 it calls into changes.
 
-Rows are split over threads by `parallel_rows`. Left out: fp16 and sliding windows.
+Rows are split over threads by `parallel_rows`. Left out: fp16.
 
 Names: `shares` are unnormalised softmax weights, `peaks` running maxima, `masses` running sums of weights, and `fades`
 the factors that rescale earlier sums to a new maximum.
@@ -486,7 +486,7 @@ _peaks, _masses = _stack(_HEADS), _stack(_HEADS)
 _tile_points, _tile_shares = _stack(_TILE * _WIDTH), _stack(_TILE * _WIDTH)
 _tile_queries, _tile_sums = _stack(_TILE * _SIZE), _stack(_TILE * _SIZE)
 _tile_peaks, _tile_masses, _tile_fades = _stack(_TILE), _stack(_TILE), _stack(_TILE)
-_tile_rows, _tile_heads, _tile_limits = (_stack(_TILE, _LONG) for _ in range(3))
+_tile_rows, _tile_heads, _tile_limits, _tile_floors = (_stack(_TILE, _LONG) for _ in range(4))
 _run_places, _run_starts, _run_sizes = (_stack(_RUNS, _LONG) for _ in range(3))
 _scores_1, _scores_2, _scores_3, _scores_4 = (_page_scores(heads) for heads in range(1, _HEADS + 1))
 _values_1, _values_2, _values_3, _values_4 = (_page_values(heads) for heads in range(1, _HEADS + 1))
@@ -961,7 +961,7 @@ def attend(
 @_compiled
 def attend_together(
     start: int, stop: int, q: Any, keys: Any, values: Any, tiles: Any, first_rows: Any, rows: Any, limits: Any,
-    slots: Any, counts: Any, firsts: Any, lasts: Any, seed: Any, totals: Any
+    floors: Any, slots: Any, counts: Any, firsts: Any, lasts: Any, seed: Any, totals: Any
 ) -> None:  # fmt: skip
     """Attention of groups of rows over the runs that all rows of a group read, joined to their partial results.
 
@@ -974,7 +974,8 @@ def attend_together(
         tiles: (tiles, 2), a group and its first query of a kv head, by `tile_table`.
         first_rows: (groups + 1), where a group's rows begin in `rows`.
         rows: rows of q; no row appears twice in one call.
-        limits: for each of `rows`, how many of the group's positions it reads, at least one; ascending in a group.
+        limits: for each of `rows`, the first of the group's positions that it does not read; ascending in a group.
+        floors: for each of `rows`, the first position that it reads, below its limit; ascending in a group.
         slots: first slot of each run, concatenated over groups.
         counts: number of positions of each run.
         firsts: (groups), index of a group's first run.
@@ -987,7 +988,7 @@ def attend_together(
     scores, total, fades = carray(scores_at, (_TILE, _WIDTH)), carray(total_at, (_TILE, _SIZE)), carray(fades_at, _TILE)
     peaks, masses = carray(_tile_peaks(), _TILE), carray(_tile_masses(), _TILE)
     own_rows, own_heads = carray(_tile_rows(), _TILE), carray(_tile_heads(), _TILE)
-    own_limits = carray(_tile_limits(), _TILE)
+    own_limits, own_floors = carray(_tile_limits(), _TILE), carray(_tile_floors(), _TILE)
     places, starts, sizes = carray(places_at, _RUNS), carray(starts_at, _RUNS), carray(sizes_at, _RUNS)
     size, num_kv = q.shape[2], keys.shape[1]
     group = q.shape[1] // num_kv
@@ -998,9 +999,13 @@ def attend_together(
             several = min(_TILE, first_rows[at + 1] * group - query)
             for n in range(_TILE):  # lanes beyond the last query repeat it
                 index, g = divmod(query + min(n, several - 1), group)
-                own_rows[n], own_heads[n], own_limits[n] = rows[index], h * group + g, limits[index]
+                own_rows[n], own_heads[n] = rows[index], h * group + g
+                own_limits[n], own_floors[n] = limits[index], floors[index]
             _load_tile(q, seed, totals, own_rows, own_heads, keys, query_at, peaks, masses, total)
             e, seen = firsts[at], 0
+            while seen + counts[e] <= own_floors[0]:
+                seen += counts[e]
+                e += 1
             while e < lasts[at] and seen < own_limits[_TILE - 1]:
                 runs = min(_RUNS, lasts[at] - e)
                 for j in range(runs):
@@ -1011,10 +1016,11 @@ def attend_together(
                 for j in range(0, runs, 2):
                     _tile_scores(keys, places[j], places[min(j + 1, runs - 1)], size, query_at, j * SHEET, scores_at)
                 for j in range(runs):
-                    if counts[e + j] < SHEET or seen + SHEET > own_limits[0]:
+                    if counts[e + j] < SHEET or seen + SHEET > own_limits[0] or seen < own_floors[_TILE - 1]:
                         for n in range(_TILE):
-                            count = min(own_limits[n] - seen, counts[e + j])
-                            _mask(scores[n : n + 1, j * SHEET : (j + 1) * SHEET], slots[e + j] % SHEET, count)
+                            begin, behind = max(own_floors[n] - seen, 0), min(own_limits[n] - seen, counts[e + j])
+                            part = scores[n : n + 1, j * SHEET : (j + 1) * SHEET]
+                            _mask(part, slots[e + j] % SHEET + begin, behind - begin)
                     seen += counts[e + j]
                 _softmax_weights(runs * SHEET, scores, keys, shares_at, peaks, masses, fades)
                 _tile_values(values, places_at, starts_at, sizes_at, runs, size, fades_at, shares_at, total_at)

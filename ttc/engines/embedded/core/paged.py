@@ -4,7 +4,8 @@ Every live branch is a row, whose context is a chain of segments. Long segments 
 for all of them (prefix sharing as in Hydragen, Juravsky et al. 2024, arXiv 2402.05099, and DeFT, Yao et al. 2024, arXiv
 2404.00242): by torch's fused kernel, which uses the matrix units, or by a compiled one where torch's is slower
 (`Body.fuses`). The rest is read row by row, and the two parts are joined by their log-sum-exp, which is exact. Short
-segments, and those that few rows read, stay in the processor's cache between rows.
+segments, and those that few rows read, stay in the processor's cache between rows. In layers with a window every row
+reads its last keys for itself.
 
 Cost: for torch's kernel, a copy of the shared keys and values, one layer at a time; a new plan when rows are added or
 removed. Without numba, `invariant` decodes, in torch.
@@ -75,7 +76,8 @@ class _InPlace:
         rows, slots, counts = shared
         limits = np.full(len(rows), counts.sum())
         self._kernels, self._tiles = kernels, kernels.tile_table([len(rows)], dims.group)
-        self._table = (np.array([0, len(rows)]), rows, limits, slots, counts, np.array([0]), np.array([len(slots)]))
+        ends = np.array([0, len(rows)]), np.array([0]), np.array([len(slots)])
+        self._table = (ends[0], rows, limits, np.zeros_like(limits), slots, counts, *ends[1:])
         self._numbers = int(limits.sum()) * dims.num_heads * dims.head_dim
 
     def __call__(self, q: torch.Tensor, layer: tuple[Any, Any], seed: Any, totals: Any) -> None:
@@ -182,11 +184,14 @@ def _read_together(segments: Sequence[Segment]) -> dict[tuple[int, ...], list[Se
 
 
 class _Plan:
-    """Which runs each row reads for itself, which runs rows read together, and where each row writes its next token."""
+    """Which runs each row reads for itself, which runs rows read together, and where each row writes its next token.
 
-    def __init__(self, pool: PagePool, segments: Sequence[Segment]) -> None:
-        self._size = pool.shelf.size
-        shared = _read_together(segments) if _may_share(segments) else {}
+    With a `window`, a row reads its last tokens only, and all for itself.
+    """
+
+    def __init__(self, pool: PagePool, segments: Sequence[Segment], window: int | None = None) -> None:
+        self._size, self._window = pool.shelf.size, window
+        shared = _read_together(segments) if window is None and _may_share(segments) else {}
         self.shared = [_together(rows, parts) for rows, parts in shared.items()]
         apart = {part for parts in shared.values() for part in parts}
         tables: dict[Segment, _Table] = {}
@@ -198,6 +203,8 @@ class _Plan:
                 slots += table.slots
                 counts += table.counts
             _follow(slots, counts, segment, _repeats(segment, apart), segment.length + 1)
+            if window is not None:
+                firsts[-1] = _pass_over(slots, counts, firsts[-1], segment.end + 1 - window)
             lasts.append(len(slots))
             slots += [0] * _SLACK
             counts += [0] * _SLACK
@@ -205,6 +212,7 @@ class _Plan:
             np.array(x, np.int64) for x in (slots, counts, firsts, lasts)
         )
         self._limit = self.lasts + _SLACK
+        self._lengths = np.array([segment.end + 1 for segment in segments])
         last = self.slots[self.lasts - 1] + self.counts[self.lasts - 1] - 1
         self.sheets, self.offsets = last // SHEET, last % SHEET
 
@@ -216,8 +224,19 @@ class _Plan:
         self.offsets += 1
         self.counts[self.lasts - 1] += 1
         self.counts[self.lasts[full] - 1] -= 1
+        if self._window is not None:
+            self._slide(self._window)
         rows: list[int] = full.tolist()
         return rows
+
+    def _slide(self, window: int) -> None:
+        """Leave out the oldest token of the rows that now have one too many."""
+        self._lengths += 1
+        rows = np.flatnonzero(self._lengths > window)
+        runs = self.firsts[rows]
+        self.slots[runs] += 1
+        self.counts[runs] -= 1
+        self.firsts[rows] += self.counts[runs] == 0
 
     def open(self, row: int, page: int) -> None:
         """Let a row write to a new page."""
@@ -225,6 +244,17 @@ class _Plan:
         self.slots[self.lasts[row]], self.counts[self.lasts[row]] = slot, 1
         self.lasts[row] += 1
         self.sheets[row], self.offsets[row] = slot // SHEET, slot % SHEET
+
+
+def _pass_over(slots: list[int], counts: list[int], run: int, tokens: int) -> int:
+    """Leave out the first `tokens` tokens of runs from index `run` on; returns the index of the first that is left."""
+    while tokens > 0:
+        step = min(tokens, counts[run])
+        slots[run] += step
+        counts[run] -= step
+        tokens -= step
+        run += counts[run] == 0
+    return run
 
 
 def _together(rows: Sequence[int], parts: Sequence[Segment]) -> _Together:
@@ -245,14 +275,15 @@ class PagedDecoder:
         self._kernels = kernels
         self._shelf = body.pool.shelf
         self._segments: list[Segment] = []
-        self._plan: _Plan | None = None
+        self._plans: dict[int | None, _Plan] = {}
+        """By the window of a layer; empty: to be made."""
         self._version = -1
 
     def add(self, segment: Segment) -> int:
         """See `Decoder.add`."""
         self._segments.append(segment)
         self.num_rows += 1
-        self._plan = None
+        self._plans = {}
         return self.num_rows - 1
 
     def remove(self, row: int) -> None:
@@ -260,7 +291,7 @@ class PagedDecoder:
         self._segments[row] = self._segments[-1]
         self._segments.pop()
         self.num_rows -= 1
-        self._plan = None
+        self._plans = {}
 
     def step(self, tokens: Sequence[int]) -> torch.Tensor:
         """See `Decoder.step`."""
@@ -272,24 +303,28 @@ class PagedDecoder:
         return hidden
 
     def _prepare(self) -> None:
-        """Advance the plan to the next token of every row, or make a new plan."""
+        """Advance the plans to the next token of every row, or make new ones."""
         pool = self.body.pool
-        full = self._plan.advance() if self._plan is not None and self._version == pool.version else None
-        if self._plan is not None and full is not None:
-            for row in full:
-                pool.reserve(self._segments[row], 1)
-                self._plan.open(row, self._segments[row].pages[-1])
-        else:
+        current = self._version == pool.version
+        full = [plan.advance() for plan in self._plans.values()] if current else []
+        if not full or None in full:
             self._plan_anew()
+            return
+        for row in full[0] or ():
+            pool.reserve(self._segments[row], 1)
+            for plan in self._plans.values():
+                plan.open(row, self._segments[row].pages[-1])
 
     def _plan_anew(self) -> None:
-        """Make a plan for the current rows, and the buffers that a step uses."""
+        """Make plans for the current rows, and the buffers that a step uses."""
         body, pool = self.body, self.body.pool
         for segment in self._segments:
             pool.reserve(segment, 1)
-        self._plan, self._version = _Plan(pool, self._segments), pool.version
+        self._plans = {window: _Plan(pool, self._segments, window) for window in {*body.windows}}
+        self._version = pool.version
         kind: type[_Fused | _InPlace] = _Fused if body.fuses else _InPlace
-        self._shared = [kind(shared, body.dims, body.dtype, self._kernels) for shared in self._plan.shared]
+        shared = self._plans[None].shared if None in self._plans else []
+        self._shared = [kind(together, body.dims, body.dtype, self._kernels) for together in shared]
         shape = (self.num_rows, body.dims.num_heads)
         self._seed, self._totals = np.empty(shape, np.float32), np.empty((*shape, body.dims.head_dim), np.float32)
         self._seed.fill(NO_KEYS)
@@ -298,13 +333,12 @@ class PagedDecoder:
 
     def _attend(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """See `model.Attend`; the next layer overwrites the returned tensor."""
-        plan, kernels, at = self._plan, self._kernels, self._shelf.arrays(layer)
-        if plan is None:
-            raise RuntimeError("a step is planned before it is computed")
+        window, kernels, at = self.body.windows[layer], self._kernels, self._shelf.arrays(layer)
+        plan = self._plans[window]
         kernels.store(len(k), 2 * k.numel(), kernels.array(k), kernels.array(v), plan.sheets, plan.offsets, *at)
         if self._shared:
             self._seed.fill(NO_KEYS)
-            for attend in self._shared:
+            for attend in self._shared if window is None else ():
                 attend(q, at, self._seed, self._totals)
         table = (plan.slots, plan.counts, plan.firsts, plan.lasts)
         numbers = 2 * plan.slots.size * at[0][0].size  # as many keys as values in a sheet

@@ -23,7 +23,7 @@ from ttc.engines.shared.folder import weight_files
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
-__all__ = ["Layer", "Linear", "Weights", "check_tied", "read_tensors"]
+__all__ = ["Layer", "Linear", "Weights", "check_tied", "gains", "is_small", "read_tensors"]
 
 
 _LARGE = 700_000
@@ -45,7 +45,7 @@ class Linear:
         """`both` keeps the plain fp32 matrix beside the packed one; `invariant` packs none."""
         self.out_features = weight.shape[0]
         self._bias = bias
-        self._packed = _pack(weight) if _gains(weight, invariant) else None
+        self._packed = _pack(weight) if gains(weight, invariant) else None
         is_kept = self._packed is None or (both and weight.dtype == torch.float32)
         self._weight = _layout(weight, invariant) if is_kept else None
 
@@ -70,7 +70,7 @@ class Linear:
         return self._weight if self._packed is None or num_rows not in _SMALL_BATCH else None
 
 
-def _gains(weight: torch.Tensor, invariant: bool) -> bool:
+def gains(weight: torch.Tensor, invariant: bool = False) -> bool:
     """Whether oneDNN's layout is faster: bf16 where the CPU multiplies it, and large fp32 matrices.
 
     Never for fp32 in batch-invariant mode: oneDNN picks its kernel by the number of rows.
@@ -139,7 +139,9 @@ class Weights:
         `invariant`: every row's result must be the same in every batch. Raises ConfigError if a tensor is missing or
         does not have the shape of config.json.
         """
-        source = _Source(state, dtype, device, invariant, _is_small(state, dtype))
+        source = _Source(
+            state, dtype, device, invariant, is_small(sum(tensor.numel() for tensor in state.values()), dtype)
+        )
         embed = source("embed_tokens.weight", dims.vocab, dims.hidden)
         layers = tuple(_layer(source, dims, f"layers.{i}.") for i in range(dims.num_layers))
         matrix = None
@@ -148,10 +150,10 @@ class Weights:
         return cls(embed, layers, source("norm.weight", dims.hidden).float(), matrix)
 
 
-def _is_small(state: Mapping[str, torch.Tensor], dtype: torch.dtype) -> bool:
+def is_small(num_weights: int, dtype: torch.dtype) -> bool:
     """Whether memory suffices for a second copy of the weights."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return sum(tensor.numel() for tensor in state.values()) * dtype.itemsize * _PLENTY <= memory
+    return num_weights * dtype.itemsize * _PLENTY <= memory
 
 
 class _Source:

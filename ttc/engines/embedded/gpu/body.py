@@ -35,7 +35,7 @@ class DeviceBody(Body):
         runtime: CUDA on their device.
         num_pages: of the pool.
         max_context: most tokens of a sequence.
-        windows: sliding window of each layer, in tokens; None is full attention.
+        windows: as in `Body`.
         kernels: attention.
         ops: all other operations of the step.
     """
