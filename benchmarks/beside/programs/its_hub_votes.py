@@ -5,9 +5,7 @@ import re
 
 from its_hub import OpenAICompatibleLanguageModel, SelfConsistency
 
-lm = OpenAICompatibleLanguageModel(
-    endpoint=os.environ["URL"], api_key=os.environ["OPENAI_API_KEY"], model_name="gpt-x"
-)
+lm = OpenAICompatibleLanguageModel(endpoint=os.environ["URL"], api_key=os.environ["OPENAI_API_KEY"], model_name="gpt-x")
 algorithm = SelfConsistency(lambda text: (re.findall(r"-?\d+", text) or [""])[-1])
 rows = list(csv.DictReader(open("mine.csv")))
 right = 0

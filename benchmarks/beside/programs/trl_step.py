@@ -20,8 +20,15 @@ trainer = GRPOTrainer(
     reward_funcs=right,
     train_dataset=Dataset.from_list(rows),
     args=GRPOConfig(
-        "out", max_steps=1, num_generations=4, per_device_train_batch_size=8, max_completion_length=64, report_to=[],
-        use_cpu=True, bf16=False, model_init_kwargs={"dtype": "float32"},
+        "out",
+        max_steps=1,
+        num_generations=4,
+        per_device_train_batch_size=8,
+        max_completion_length=64,
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        model_init_kwargs={"dtype": "float32"},
     ),
 )
 trainer.train()

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.core.model import Body
-from ttc.engines.embedded.core.modules import FOREIGN, TRIED, half_width, load_state, measure, same, words
+from ttc.engines.embedded.core.modules import FOREIGN, TRIED, half_width, load_state, measure, pack, same, words
 from ttc.engines.embedded.core.pool import PagePool, Segment
 from ttc.engines.embedded.core.row_cache import CacheLayout, RowCache, cache_argument, empty_cache
 from ttc.engines.shared.compute import alone
@@ -235,4 +235,5 @@ def fallback_body(module: Any, folder: Path, family: str, most: int, max_context
             f"{folder}: a {family} model attends to later tokens, or counts padding as positions, so "
             "the embedded engine cannot decode texts of different lengths together: use --engine vllm"
         )
+    alone(lambda: pack(module))
     return body
