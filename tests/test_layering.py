@@ -24,7 +24,7 @@ LAYERS = {
     "ttc": [
         "errors.py concurrent.py durable.py seeds.py",
         "core.py answers nano",
-        "records.py toolformats.py choosing config verifiers/maths",
+        "records.py toolformats choosing config verifiers/maths",
         "session identity sandbox allocation scorers/adapters engines verifiers/shared verifiers/workers",
         "search agents replay.py engines/shared engines/embedded/kernels verifiers/instructions "
         "verifiers/procedural verifiers/programs verifiers/service",

@@ -14,7 +14,7 @@ import pytest
 
 from ttc.core import ToolCall, ToolMessage
 from ttc.errors import ConfigError
-from ttc.toolformats import PLAIN, TOOL_FORMATS, Writing, turns_of, writing_of
+from ttc.toolformats.families import PLAIN, TOOL_FORMATS, Writing, turns_of, writing_of
 
 VALUES: dict[str, Any] = {
     "text": {"type": "string"},

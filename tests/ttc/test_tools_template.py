@@ -22,7 +22,7 @@ from ttc.engines.shared.wrapped import text_markers
 from ttc.errors import ConfigError
 from ttc.session.solve import solve
 from ttc.strategies.tools import tools
-from ttc.toolformats import TOOL_FORMATS
+from ttc.toolformats.families import TOOL_FORMATS
 
 PROBLEM = Problem("p", (Message("user", "How much is 12*3+1?"),), "exact")
 

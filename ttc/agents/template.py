@@ -22,7 +22,7 @@ from ttc.agents.tool import Tool, ToolFailure
 from ttc.core import Message, Prompt, ToolCall, ToolMessage
 from ttc.errors import ConfigError
 from ttc.session.session import Session
-from ttc.toolformats import TOOL_FORMATS
+from ttc.toolformats.families import TOOL_FORMATS
 
 _PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 

@@ -29,7 +29,7 @@ from ttc.core import (
 )
 from ttc.errors import ConfigError, missing_extra
 from ttc.session.thinking import default_handover
-from ttc.toolformats import PLAIN, Writing, plain_turns, shows_tools, texts_of, turns_of, writing_of
+from ttc.toolformats.families import PLAIN, Writing, plain_turns, shows_tools, texts_of, turns_of, writing_of
 
 MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
 """Marker pairs that models are trained with."""
