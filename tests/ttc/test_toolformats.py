@@ -88,6 +88,7 @@ SAYS = {
     "gemma4": '<|tool_call>call:heat{text:<|"|>x"y<|"|>,count:3}<tool_call|>',
     "functiongemma": '<start_function_call>call:heat{text:<escape>x"y<escape>,count:3}<end_function_call>',
     "llama3": OBJECT.replace("arguments", "parameters"),
+    "llama4": "<|python_start|><|python_end|>" + OBJECT.replace("arguments", "parameters"),
     "json": OBJECT,
     "json_list": f"[{OBJECT}]",
     "pythonic": "[heat(text='x\"y', count=3)]",
@@ -134,6 +135,15 @@ def test_what_is_written_is_read_back_whatever_the_arguments(name: str) -> None:
             if form.trigger:
                 before, read = form.read(f"I see.\n{text}", TOOLS)
                 assert (before.strip(), read) == ("I see.", several)
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "behind"),
+    [("llama3", "<|python_tag|>", ""), ("pythonic", "<|python_start|>", "<|python_end|>"), ("pythonic", "", "")],
+)
+def test_marks_around_calls_that_need_none_are_no_words_of_the_answer(name: str, before: str, behind: str) -> None:
+    words, calls = TOOL_FORMATS[name].read(f"{before}{SAYS[name]}{behind}", TOOLS)
+    assert (words, [call.name for call in calls]) == ("", ["heat"])
 
 
 @pytest.mark.parametrize("name", TOOL_FORMATS)
@@ -231,6 +241,7 @@ CHOICES = {
     "tool_calls": template(OWN, head="<tool_calls>[", tail="]</tool_calls>"),
     "minimax_m1": template(OWN, head="<tool_calls>\n", tail="\n</tool_calls>"),
     "llama3": template(OWN.replace('arguments"', 'parameters"')),
+    "llama4": template(OWN.replace('arguments"', 'parameters"'), head="<|python_start|><|python_end|>"),
     "json": template(OWN),
     "json_list": template(OWN, head="[", tail="]"),
     "mistral_args": template("[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"),

@@ -9,8 +9,9 @@ decides, or a token of its vocabulary, and calls are words of its turns. For one
 say how to call them, they are presented in the Hermes format, in the system message, with calls and results as text of
 the turns (https://github.com/NousResearch/Hermes-Function-Calling).
 
-Left out: functionary 3.2, Command R, Muse, MiniMax M3, and code as a call (SmolLM3's Python mode, `<|python_tag|>`
-code), for which a request with tools is refused.
+Left out, so that a request with tools is refused: Command R (its template asks for actions only, and an answer needs
+another one), Muse (a call is a message to a channel of its name), MiniMax M3 (arguments are elements within each
+other), functionary 3.2, firefunction, MiroThinker, and code as a call (SmolLM3's Python mode, `<|python_tag|>` code).
 """
 
 from __future__ import annotations
@@ -136,11 +137,12 @@ TOOL_FORMATS: Mapping[str, ToolFormat] = {
     "functiongemma": ToolFormat(
         "<start_function_call>call:{name}{{map}}<end_function_call>", quotes=("<escape>", "<escape>")
     ),
-    # without a mark, as the whole answer: Llama 3.1 and later; xLAM; the small Llama 3.2, Llama 4, Gemma 3
+    # without a mark, as the whole answer: Llama 3.1 and later; Llama 4; xLAM; the small Llama 3.2, Gemma 3
     "llama3": ToolFormat("{object}", between="; ", fields=("name", "parameters"), prefix="<|python_tag|>"),
+    "llama4": ToolFormat("{object}", fields=("name", "parameters"), prefix="<|python_start|><|python_end|>"),
     "json": ToolFormat("{object}", between="; "),
     "json_list": ToolFormat("{object}", listed=True),
-    "pythonic": ToolFormat("{name}({python})", "[", "]", ", ", prefix="<|python_start|>"),
+    "pythonic": ToolFormat("{name}({python})", "[", "]", ", ", prefix="<|python_start|>", stop="<|python_end|>"),
     PLAIN: _HERMES,
 }
 """By name. Where several read what a template writes, the first that writes the same is the model's."""

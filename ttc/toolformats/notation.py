@@ -31,8 +31,8 @@ class ToolFormat:
         {map}     key:value, as in an object of JavaScript
     and {any:TEXT}, which is TEXT or something else. Texts stand in `quotes` where a format has some of its own. White
     space between the words of a pattern may be any. With `listed` the calls are one JSON list. A `prefix` may stand
-    before calls without an opening, and a `lead` before others: neither is part of the answer's words. `stop` is an end
-    of sequence that the model ends its turn of calls with; it need not be in the text. Not `several`: a turn has one.
+    before calls without an opening, and a `lead` before others: neither is part of the answer's words. `stop` may end a
+    turn of calls, such as an end of sequence. Not `several`: a turn has one.
     """
 
     call: str
@@ -78,8 +78,9 @@ class ToolFormat:
         if reading is None or not reading.calls:
             return text, ()
         before = text[: reading.start]
-        if self.lead and before.rstrip().endswith(self.lead):
-            before = before.rstrip().removesuffix(self.lead)
+        for mark in filter(None, (self.lead, self.prefix)):
+            if before.rstrip().endswith(mark):
+                before = before.rstrip().removesuffix(mark)
         return (before if before.strip() else ""), tuple(reading.calls)
 
     def cut(self, text: str) -> str:
@@ -151,12 +152,16 @@ class ToolFormat:
                 at = _blank(text, at + 1) if between and between in f"{self.between.strip()}," else at
                 ends = bool(closing) and text.startswith(closing[0], at)
                 if at == len(text) or ends or (closing and closing[0].startswith(text[at:])):
-                    reading.at = _over(text, at, self.closing or self.stop)
+                    reading.at = self._over_end(text, at)
                     return
             reading.at = at
             call, end = self._call(reading, at)
             reading.calls.append(call)
             reading.at = end
+
+    def _over_end(self, text: str, at: int) -> int:
+        """The place behind what ends the calls, as much of it as there is."""
+        return _over(text, _over(text, at, self.closing), self.stop)
 
     def _list(self, reading: _Reading) -> None:
         """Read a JSON list of calls, or the one call that stands in its place."""
@@ -169,7 +174,7 @@ class ToolFormat:
         while True:
             at = _blank(text, reading.at)
             if reading.calls and (at == len(text) or text[at] == "]"):
-                reading.at = _over(text, min(at + 1, len(text)), self.closing or self.stop)
+                reading.at = self._over_end(text, min(at + 1, len(text)))
                 return
             if reading.calls:
                 at = _blank(text, _behind(text, at, ","))
