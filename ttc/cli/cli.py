@@ -144,6 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parse(arguments)
         args.again = shlex.join(["ttc", *arguments]) if args.continues else None
+        _check_folder()
         with terminated_alike(numbers) if args.continues else nullcontext():
             code = int(args.run(args))
         sys.stdout.flush()
@@ -152,6 +153,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _end(exc, getattr(exc, "number", 0) or (numbers or [signal.SIGINT])[0], args.again)
     except Exception as exc:
         return _fail_with(exc, args.again or shlex.join(["ttc", *arguments]), may_be_elsewhere=_names_no_engine(args))
+
+
+def _check_folder() -> None:
+    """Refuse a current folder that was deleted: torch ends the process there, with a word on a library."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder was deleted: change to one that is there") from None
 
 
 def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
