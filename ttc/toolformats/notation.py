@@ -533,8 +533,8 @@ class _Values:
     def __init__(self, text: str, quotes: tuple[str, str] | None) -> None:
         self._text, self._quotes = text, quotes
 
-    def pairs(self, at: int, sign: str, end: str) -> tuple[dict[str, Any], int]:
-        """Pairs up to `end`, which is not read."""
+    def pairs(self, at: int, sign: str, end: str, level: int = 0) -> tuple[dict[str, Any], int]:
+        """Pairs up to `end`, which is not read; their values lie within `level` others."""
         text, pairs = self._text, dict[str, Any]()
         while True:
             at = _blank(text, at)
@@ -546,7 +546,7 @@ class _Values:
                 return pairs, at
             key, at = self._key(at)
             at = _behind(text, at, sign)
-            pairs[key], at = self.value(at, 0)
+            pairs[key], at = self.value(at, level)
 
     def value(self, at: int, level: int) -> tuple[Any, int]:
         """The value at `at`, and where it ends."""
@@ -557,7 +557,8 @@ class _Values:
         if self._opens(at):
             return self._string(at)
         if first == "{":
-            return self._dict(at + 1, level)
+            pairs, at = self.pairs(at + 1, ":", "}", level + 1)
+            return pairs, at + 1
         if first in "[(":
             return self._items(at + 1, "]" if first == "[" else ")", level)
         match = _BARE.match(self._text, at)
@@ -574,18 +575,6 @@ class _Values:
         if match is None:
             raise _EndOfText if at == len(self._text) else _NoCall
         return match[0].strip(), match.end()
-
-    def _dict(self, at: int, level: int) -> tuple[dict[str, Any], int]:
-        text, pairs = self._text, dict[str, Any]()
-        while True:
-            at = _blank(text, at)
-            if text.startswith("}", at):
-                return pairs, at + 1
-            if pairs:
-                at = _blank(text, _behind(text, at, ","))
-            key, at = self._key(at)
-            at = _behind(text, at, ":")
-            pairs[key], at = self.value(at, level + 1)
 
     def _items(self, at: int, end: str, level: int) -> tuple[list[Any], int]:
         text, items = self._text, list[Any]()
