@@ -154,6 +154,16 @@ def test_what_only_looks_like_a_call_is_text(name: str) -> None:
         assert form.read(text, TOOLS) == (text, ()), text
 
 
+def test_what_is_no_value_of_json_is_a_text_or_no_call() -> None:
+    for said in ("{1, 2}", "[b'x']", "{(1, 2): 3}"):
+        text = f"<tool_call>heat<arg_key>deep</arg_key><arg_value>{said}</arg_value></tool_call>"
+        (call,) = TOOL_FORMATS["glm_4_7"].read(text, TOOLS)[1]
+        assert json.loads(call.arguments) == {"deep": said}
+    for number in ("NaN", "-Infinity", "1e999"):
+        text = f'<tool_call>{{"name": "heat", "arguments": {{"share": {number}}}}}</tool_call>'
+        assert TOOL_FORMATS["hermes"].read(text, TOOLS) == (text, ())
+
+
 def test_a_mark_in_the_words_before_a_call_hides_none() -> None:
     for name in ("hermes", "glm", "qwen3_coder", "lfm2"):
         form = TOOL_FORMATS[name]

@@ -199,7 +199,10 @@ class ToolFormat:
                 read = _ARGUMENTS[hole]
                 arguments, at = read(self, reading, at, name, rest)
         at = _behind(text, at, parts[-1])
-        spelling = json.dumps(arguments, ensure_ascii=False)
+        try:
+            spelling = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        except ValueError as exc:  # NaN, or a number beyond all floats
+            raise _NoCall from exc
         is_text = half_character(spelling) is None  # else its escapes are
         return ToolCall(name, spelling if is_text else json.dumps(arguments)), at
 
@@ -513,8 +516,10 @@ def _literal(text: str) -> Any:
         return value
     if text[:1] in "{[(" or text in ("True", "False", "None"):
         try:
-            return ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = ast.literal_eval(text)
+            json.dumps(value)  # a set, bytes and others are no values of JSON
+            return value
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return text
     return text
 
