@@ -323,6 +323,16 @@ def test_a_file_of_options_that_is_not_there_is_named_by_its_option(capsys: pyte
     assert capsys.readouterr().err == "ttc: error: --config 'nowhere.toml' does not exist\n"
 
 
+@pytest.mark.parametrize("model", ["~/mine", "~nobody-of-this-name/mine"])
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os.path, "expanduser", str)  # what it returns where there is none
+    assert main(["solve", "1+1", "--model", model]) == 2
+    said = "ttc: error: the home folder is not known: set HOME, or write paths without ~\n"
+    assert capsys.readouterr().err == said
+
+
 def test_a_current_folder_that_was_deleted_is_told_before_work(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -200,6 +200,8 @@ def _fail_with(error: Exception, again: str, *, may_be_elsewhere: bool) -> int:
         case OSError():
             hint = f"; make room, then continue with: {again}" if first.errno in FULL else ""
             return _fail(f"error: {_reason(first)}{hint}", 1)
+        case RuntimeError() if "home directory" in str(first):  # pathlib's, as for a user of a container without a name
+            return _fail("error: the home folder is not known: set HOME, or write paths without ~", 2)
         case MemoryError():  # which what follows would meet again
             return _fail("error: no memory is left; free some, raise the limit (ulimit -v), or use a smaller model", 1)
     damage = damage_text()
