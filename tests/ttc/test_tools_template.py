@@ -296,6 +296,20 @@ def test_a_call_that_ends_a_turn_from_within_its_thought_is_one_and_the_thought_
     assert answer.usage.thinking == sum(len(engine.encode(part)) for part in (f"hm{block(CALL)}", thought[2:]))
 
 
+@pytest.mark.parametrize("markup", ["template", "tags"])
+def test_a_thought_that_a_limit_cuts_behind_a_call_has_not_called(markup: str) -> None:
+    said = "hm" + (block(CALL) if markup == "template" else "<calculator>12*3</calculator>")
+
+    def strategy(problem: Any, session: Any) -> Any:
+        return tools(problem, session, markup=markup)
+
+    engine = ScriptedEngine(lambda prompt, *_: f"{said} or not</think>37"[len(prompt.generated_text) :], thinking=True)
+    sampling = Sampling(temperature=1.0, max_tokens=len(said))
+    answer = asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, sampling=sampling))
+    assert results(answer) == [] and (answer.final, answer.finish_reason) == (None, "length")
+    assert answer.thinking == said
+
+
 @pytest.mark.parametrize(("last", "text"), [("so</think>37", "37"), ("<think>so</think>37", "37"), ("so", "")])
 def test_the_answer_is_what_was_said_after_the_last_result_whatever_was_thought_there(last: str, text: str) -> None:
     is_opened = "<think>" not in last  # by the template
