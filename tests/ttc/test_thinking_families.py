@@ -21,6 +21,7 @@ TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content.split('CL
 BEGIN = "{% if add_generation_prompt %}<|im_start|>assistant\n"
 THINK, SEED, MISTRAL = ("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]")
 COHERE, GEMMA = ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|channel>thought", "<channel|>")
+HUNYUAN = ("<think:opensource>", "</think:opensource>")
 APRIEL = ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]")
 EXAONE_DEEP, KIMI_VL = ("<thought>", "</thought>"), ("◁think▷", "◁/think▷")
 OFF = "<think>\n\n</think>\n\n"
@@ -91,6 +92,14 @@ FAMILIES: dict[str, tuple[str, tuple[str, str], str, str, str]] = {
     "EXAONE Deep": (
         own("<thought>\n", "</thought>"),
         *(EXAONE_DEEP, "<thought>\n", "<thought>\n", "assistant\n<thought>\n\n</thought>\n\n"),
+    ),
+    "MiniMax M3": (
+        own("<mm:think>\n", "</mm:think>"),
+        *(("<mm:think>", "</mm:think>"), "<mm:think>\n", "<mm:think>\n", "<mm:think>\n\n</mm:think>\n\n"),
+    ),
+    "Hunyuan 3": (
+        own(switched("enable_thinking", "", HUNYUAN[0] + HUNYUAN[1], True), HUNYUAN[1]),
+        *(HUNYUAN, "assistant\n", "assistant\n", f"assistant\n{HUNYUAN[0]}{HUNYUAN[1]}"),
     ),
     "Seed-OSS": (
         own("", "</seed:think>", head="{# <seed:think> #}"),

@@ -37,6 +37,8 @@ MARKERS = (
     ("<think>", "</think>"),
     ("[THINK]", "[/THINK]"),
     ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),  # MiniMax M3
+    ("<think:opensource>", "</think:opensource>"),  # Hunyuan 3
     ("<thought>", "</thought>"),  # EXAONE Deep
     ("◁think▷", "◁/think▷"),  # Kimi VL
     ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
