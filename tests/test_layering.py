@@ -24,7 +24,7 @@ LAYERS = {
     "ttc": [
         "errors.py concurrent.py durable.py seeds.py",
         "core.py answers nano",
-        "records.py toolformats.py choosing config verifiers/maths",
+        "records.py toolformats choosing config verifiers/maths",
         "session identity sandbox allocation scorers/adapters engines verifiers/shared verifiers/workers",
         "search agents replay.py engines/shared engines/embedded/kernels verifiers/instructions "
         "verifiers/procedural verifiers/programs verifiers/service",
@@ -139,7 +139,7 @@ def test_core_and_errors_need_only_the_standard_library() -> None:
     "statement", ["import ttc", "import ttc.cli.cli, ttc.config.registry, ttc.core", "from ttc import run"]
 )
 def test_importing_the_package_loads_nothing_heavy(statement: str) -> None:
-    heavy = "('torch', 'transformers', 'numpy', 'datasets', 'matplotlib')"
+    heavy = "('torch', 'transformers', 'numpy', 'datasets', 'matplotlib', 'http.client')"
     code = f"{statement}; import sys; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

@@ -655,7 +655,7 @@ class ToolEngine(Protocol):
 
     @property
     def tool_format(self) -> str:
-        """How this model writes calls, a name of `ttc.toolformats.TOOL_FORMATS`; "" when not known."""
+        """How this model writes calls, a name of `ttc.toolformats.families.TOOL_FORMATS`; "" when not known."""
         ...
 
     def render_tools(self, messages: Sequence[Message], thinking: bool | None, tools: Tools) -> Prompt:

@@ -36,8 +36,7 @@ from collections.abc import Iterable, Mapping
 from importlib.machinery import PathFinder
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import SplitResult, unquote, urlsplit
 
 DISTRIBUTION = "ttckit"
 EXTRA_OF: Mapping[str, str] = MappingProxyType(
@@ -130,7 +129,7 @@ def install_command(extra: str, *, for_gpu: bool | None = None) -> str:
     build = build if has_torch and sys.platform == "linux" and not for_gpu else ""
     if address.scheme == "file":
         flag = "-e " if source.get("dir_info", {}).get("editable") else ""
-        return f"{program} {flag}{shlex.quote(f'{url2pathname(unquote(address.path))}[{extra}]')}{build}"
+        return f"{program} {flag}{shlex.quote(f'{_path(address)}[{extra}]')}{build}"
     return f"{program} '{DISTRIBUTION}[{extra}]{' @ ' + source['url'] if address.scheme else ''}'{build}"
 
 
@@ -143,10 +142,17 @@ def install_again() -> str:
     """Return the command that restores every file of this distribution from its source, and touches no other."""
     source = _origin()
     address = urlsplit(source.get("url", ""))
-    place = shlex.quote(url2pathname(unquote(address.path))) if address.scheme == "file" else DISTRIBUTION
+    place = shlex.quote(_path(address)) if address.scheme == "file" else DISTRIBUTION
     if address.scheme not in ("", "file"):
         place = shlex.quote(f"{DISTRIBUTION} @ {source['url']}")
     return f"{pip('install')} --force-reinstall --no-deps {place}"
+
+
+def _path(address: SplitResult) -> str:
+    """The path of a file's address."""
+    from urllib.request import url2pathname  # brings HTTP, TLS and mail, which no start should wait for
+
+    return url2pathname(unquote(address.path))
 
 
 def pip(verb: str) -> str:

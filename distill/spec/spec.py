@@ -37,7 +37,7 @@ from ttc.config.signatures import bind
 from ttc.config.values import at_least, at_most, build, check_seed, check_training_place, nearest, parse, within
 from ttc.core import Sampling
 from ttc.errors import ConfigError
-from ttc.session.draws import MAX_SAMPLES
+from ttc.session.session import MAX_SAMPLES
 from ttc.session.thinking import Thinking
 
 MAX_UNFIT = 0.1

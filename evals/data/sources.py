@@ -126,10 +126,11 @@ def rows_from(source: Source, data: str | None) -> Iterator[Row]:
         return (Row(value, where, number, local=_is_local(value)) for value, where, number in rows_of(path))
     if (folder / source.repository).is_dir():
         return _hub_rows(source, str(folder / source.repository))
+    place = f"data {data!r}" + (f" (by the environment's {DATA})" if data == os.environ.get(DATA) else "")
     if not folder.exists():
-        raise ConfigError(f"data {data!r} does not exist; give a file of rows, or the folder that holds it")
+        raise ConfigError(f"{place} does not exist; give a file of rows, or the folder that holds it")
     raise ConfigError(
-        f"data {data!r} holds neither {source.stem}.jsonl(.gz), .csv, .json or .parquet nor a copy of the hub "
+        f"{place} holds neither {source.stem}.jsonl(.gz), .csv, .json or .parquet nor a copy of the hub "
         f"repository {source.repository}; a file of another name is given itself: --data FILE"
     )
 

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from serve.requests.errors import ApiError, invalid
 from ttc.answers.kinds import kind_of, same_form
 from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
-from ttc.toolformats import ToolFormat, holes_of, types_of
+from ttc.toolformats.notation import ToolFormat, holes_of, types_of
 
 ToolChoice = Literal["auto", "none", "required"]
 # OpenAI takes 64 characters, and Anthropic twice as many: names of MCP servers and of their functions together.

@@ -32,7 +32,8 @@ from ttc.core import (
 )
 from ttc.engines.shared.wrapped import with_markers
 from ttc.session.thinking import QWEN3_HANDOVER
-from ttc.toolformats import TOOL_FORMATS, ToolFormat
+from ttc.toolformats.families import TOOL_FORMATS
+from ttc.toolformats.notation import ToolFormat
 
 AUTO = "auto"
 _log = logging.getLogger("serve")

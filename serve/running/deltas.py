@@ -46,6 +46,8 @@ class Markers:
 
     def _walk(self, *, certain: bool) -> Iterator[tuple[int, int, bool]]:
         while self._waiting:
+            if not certain and self._waiting[0] in self._eos:
+                return
             marker_len, may_be = self._marker()
             if marker_len:
                 if self._extends and self.inside and not certain:
@@ -55,7 +57,7 @@ class Markers:
                 continue
             token = self._waiting[0]
             capped = self.inside and self._max is not None and self.num_thinking >= self._max
-            if may_be or (not certain and (token in self._eos or capped)):
+            if may_be or (capped and not certain):
                 return
             self.num_thinking += self.inside
             self._skip(1)
@@ -63,6 +65,8 @@ class Markers:
 
     def _marker(self) -> tuple[int, bool]:
         """How many of the waiting ids are the next marker (0: they do not begin with it), and whether they may be."""
+        if self.inside and self._waiting[0] in self._eos:  # the turn ends, as before a tool's result
+            return 1, False
         if self._texts is not None:
             return _spelled(self._texts[self.inside], self._waiting)
         marker = self._close if self.inside else self._open

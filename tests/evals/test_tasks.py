@@ -41,6 +41,16 @@ def test_the_tasks_are_found_by_their_file_names() -> None:
         load_task("missing.xlsx")
 
 
+def test_a_folder_of_data_that_is_missing_is_told_with_the_variable_that_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TTC_DATA", "nowhere")
+    with pytest.raises(ConfigError, match=r"data 'nowhere' \(by the environment's TTC_DATA\) does not exist"):
+        gsm8k(data="nowhere").load(1, 0)
+    with pytest.raises(ConfigError, match=r"data 'elsewhere' does not exist"):
+        gsm8k(data="elsewhere").load(1, 0)
+
+
 @pytest.mark.parametrize("level", [1, 4, 6])
 def test_arithmetic_problems_are_held_out_exact_and_the_same_for_every_limit(level: int) -> None:
     items = arithmetic(level=level).items(50, 7)

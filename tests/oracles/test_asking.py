@@ -10,7 +10,7 @@ import pytest
 from ttc.core import Answer, Message, Problem, Prompt, Score
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import PromptTooLong
-from ttc.session.draws import MAX_SAMPLES
+from ttc.session.session import MAX_SAMPLES
 from ttc.session.solve import solve
 from ttc.strategies.aggregate import aggregate
 from ttc.strategies.genselect import genselect

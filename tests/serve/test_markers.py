@@ -133,6 +133,12 @@ def test_a_marker_that_merges_with_what_stands_before_it_is_found() -> None:
     assert find_marker(ids, engine.capabilities, inside=True) == (9, 13)
 
 
+def test_a_turns_end_ends_the_thought_of_a_streamed_draw_that_goes_on_behind_it() -> None:
+    markers = Markers(True, Capabilities("m", 99, think_open=(1,), think_close=(2,), eos_ids=(3,)))
+    assert list(markers.add([7, 3])) == [(0, 7, True)], "a sampled end may be the draw's"
+    assert list(markers.settle([7, 3, 8, 1, 9])) == [(2, 8, False), (4, 9, True)]
+
+
 @pytest.mark.parametrize("size", [1, 2, 5, 40])
 def test_streamed_text_holds_back_what_may_become_a_marker_however_it_is_spelled(size: int) -> None:
     engine = with_markers(Merging(think), POLICY)

@@ -40,7 +40,8 @@ from ttc.engines.shared.folder import generator_folder
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import TokenEngine
 from ttc.session.thinking import Thinking
-from ttc.toolformats import TOOL_FORMATS, ToolFormat, plain_turns
+from ttc.toolformats.families import TOOL_FORMATS, plain_turns
+from ttc.toolformats.notation import ToolFormat
 
 ARGUMENTS = {
     "type": "object",

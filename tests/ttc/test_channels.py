@@ -16,7 +16,7 @@ from ttc.engines.shared.text import CHANNELS, COMMENTARY, Text
 from ttc.session.solve import solve
 from ttc.session.thinking import Thinking
 from ttc.strategies.direct import direct
-from ttc.toolformats import TOOL_FORMATS
+from ttc.toolformats.families import TOOL_FORMATS
 
 TEMPLATE = (
     "<|start|>system<|message|>You are ChatGPT. # Valid channels: analysis, commentary, final.<|end|>"

@@ -318,6 +318,31 @@ def test_a_recipe_with_an_unknown_key_names_the_nearest(
     assert "unknown key 'stratgy'; did you mean 'strategy'" in capsys.readouterr().err
 
 
+def test_a_file_of_options_that_is_not_there_is_named_by_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", "1+1", "--config", "nowhere.toml"]) == 2
+    assert capsys.readouterr().err == "ttc: error: --config 'nowhere.toml' does not exist\n"
+
+
+@pytest.mark.parametrize("model", ["~/mine", "~nobody-of-this-name/mine"])
+def test_a_user_without_a_home_folder_is_told_what_to_set(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os.path, "expanduser", str)  # what it returns where there is none
+    assert main(["solve", "1+1", "--model", model]) == 2
+    said = "ttc: error: the home folder is not known: set HOME, or write paths without ~\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_current_folder_that_was_deleted_is_told_before_work(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["solve", "1+1"]) == 2
+    assert capsys.readouterr().err == "ttc: error: the current folder was deleted: change to one that is there\n"
+
+
 def test_the_file_of_a_server_is_read_by_the_server(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "serve.toml"
     file.write_text('[models.m]\nengine = "embeded"\n')

@@ -19,8 +19,7 @@ from ttc.config.signatures import bind, call
 from ttc.core import Answer, Message, Problem, Sampling, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
-from ttc.session.draws import MAX_SAMPLES
-from ttc.session.session import Session
+from ttc.session.session import MAX_SAMPLES, Session
 from ttc.session.thinking import Thinking
 
 

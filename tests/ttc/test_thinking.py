@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from ttc.answers import kind_of
-from ttc.core import Answer, Completion, Message, Path, Problem, Prompt, Sampling, Usage
+from ttc.core import Answer, Completion, ExtraSampling, Message, Path, Problem, Prompt, Sampling, Usage, with_extra
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.tokens import check_room
 from ttc.engines.shared.wrapped import with_markers
@@ -62,6 +62,16 @@ def test_a_cut_has_exactly_the_cap_then_exactly_the_handover(cap: int) -> None:
     assert completion.logprobs is not None
     assert [i for i, p in enumerate(completion.logprobs) if p is None] == list(range(*completion.injected[0]))
     assert session.usage.thinking == cap
+
+
+def test_under_a_grammar_a_turn_that_ends_within_its_thought_goes_on_with_its_answer() -> None:
+    engine = ScriptedEngine(lambda prompt, *_: "yes" if "</think>" in prompt.text else "I call", thinking=True)
+    engine._capabilities = with_extra(engine.capabilities, "grammar")
+    session, (completion,) = run(engine, Thinking(), ExtraSampling(seed=1, grammar='start: "yes"'))
+    assert (completion.text, completion.finish_reason) == ("I call</think>yes", "stop")
+    assert completion.injected == ((6, 6 + len(engine.encode("</think>"))),) and session.usage.thinking == 6
+    _, (free,) = run(engine, Thinking())
+    assert free.text == "I call"
 
 
 def test_a_hard_truncation_has_exactly_the_cap_and_no_answer() -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from ttc.core import ToolCall, ToolMessage
 from ttc.errors import ConfigError
-from ttc.toolformats import PLAIN, TOOL_FORMATS, Writing, turns_of, writing_of
+from ttc.toolformats.families import PLAIN, TOOL_FORMATS, Writing, turns_of, writing_of
 
 VALUES: dict[str, Any] = {
     "text": {"type": "string"},
@@ -88,6 +88,7 @@ SAYS = {
     "gemma4": '<|tool_call>call:heat{text:<|"|>x"y<|"|>,count:3}<tool_call|>',
     "functiongemma": '<start_function_call>call:heat{text:<escape>x"y<escape>,count:3}<end_function_call>',
     "llama3": OBJECT.replace("arguments", "parameters"),
+    "llama4": "<|python_start|><|python_end|>" + OBJECT.replace("arguments", "parameters"),
     "json": OBJECT,
     "json_list": f"[{OBJECT}]",
     "pythonic": "[heat(text='x\"y', count=3)]",
@@ -136,12 +137,31 @@ def test_what_is_written_is_read_back_whatever_the_arguments(name: str) -> None:
                 assert (before.strip(), read) == ("I see.", several)
 
 
+@pytest.mark.parametrize(
+    ("name", "before", "behind"),
+    [("llama3", "<|python_tag|>", ""), ("pythonic", "<|python_start|>", "<|python_end|>"), ("pythonic", "", "")],
+)
+def test_marks_around_calls_that_need_none_are_no_words_of_the_answer(name: str, before: str, behind: str) -> None:
+    words, calls = TOOL_FORMATS[name].read(f"{before}{SAYS[name]}{behind}", TOOLS)
+    assert (words, [call.name for call in calls]) == ("", ["heat"])
+
+
 @pytest.mark.parametrize("name", TOOL_FORMATS)
 def test_what_only_looks_like_a_call_is_text(name: str) -> None:
     form = TOOL_FORMATS[name]
     mark = form.trigger or "["
     for text in ("", "x", f"Calls begin with {mark}.", f"{mark} heat", f"{SAYS[name]} is how.", f"`{SAYS[name]}`"):
         assert form.read(text, TOOLS) == (text, ()), text
+
+
+def test_what_is_no_value_of_json_is_a_text_or_no_call() -> None:
+    for said in ("{1, 2}", "[b'x']", "{(1, 2): 3}"):
+        text = f"<tool_call>heat<arg_key>deep</arg_key><arg_value>{said}</arg_value></tool_call>"
+        (call,) = TOOL_FORMATS["glm_4_7"].read(text, TOOLS)[1]
+        assert json.loads(call.arguments) == {"deep": said}
+    for number in ("NaN", "-Infinity", "1e999"):
+        text = f'<tool_call>{{"name": "heat", "arguments": {{"share": {number}}}}}</tool_call>'
+        assert TOOL_FORMATS["hermes"].read(text, TOOLS) == (text, ())
 
 
 def test_a_mark_in_the_words_before_a_call_hides_none() -> None:
@@ -231,6 +251,7 @@ CHOICES = {
     "tool_calls": template(OWN, head="<tool_calls>[", tail="]</tool_calls>"),
     "minimax_m1": template(OWN, head="<tool_calls>\n", tail="\n</tool_calls>"),
     "llama3": template(OWN.replace('arguments"', 'parameters"')),
+    "llama4": template(OWN.replace('arguments"', 'parameters"'), head="<|python_start|><|python_end|>"),
     "json": template(OWN),
     "json_list": template(OWN, head="[", tail="]"),
     "mistral_args": template("[TOOL_CALLS]{{ f.name }}[ARGS]{{ f.arguments | tojson }}"),

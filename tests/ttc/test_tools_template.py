@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from tests import qwen_like
-from ttc.core import Answer, Capabilities, Message, Problem, Prompt, Sampling, ToolCall, Tools
+from ttc.core import Answer, Capabilities, Message, Problem, Prompt, Sampling, TextMarker, ToolCall, Tools
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.wrapped import text_markers
 from ttc.errors import ConfigError
 from ttc.session.solve import solve
 from ttc.strategies.tools import tools
-from ttc.toolformats import TOOL_FORMATS
+from ttc.toolformats.families import TOOL_FORMATS
 
 PROBLEM = Problem("p", (Message("user", "How much is 12*3+1?"),), "exact")
 
@@ -274,6 +274,40 @@ def test_a_call_within_a_thought_is_none_and_the_one_behind_it_is_one(tmp_path: 
         )
         answer = played(engine)
         assert results(answer) == seen and answer.final == "5"
+
+
+@pytest.mark.parametrize("marks", [1, 2])
+@pytest.mark.parametrize(("last", "thought"), [("37", "hm"), ("<think>so</think>37", "hmso")])
+def test_a_call_that_ends_a_turn_from_within_its_thought_is_one_and_the_thought_ends_there(
+    last: str, thought: str, marks: int, tmp_path: Path
+) -> None:
+    engine = Templated(tmp_path, HERMES, [f"<think>hm{block(CALL)}", last])
+    engine._capabilities = Capabilities(
+        "t",
+        2048,
+        eos_ids=engine.text.eos_ids,
+        think_open=engine.encode("<think>"),
+        think_close=engine.encode("</think>"),
+        think_texts=None if marks == 1 else tuple(TextMarker(m, engine.decode) for m in ("<think>", "</think>")),
+    )
+    answer = played(engine)
+    assert results(answer) == ["36"]
+    assert (answer.text, answer.final, answer.thinking) == ("37", "37", thought.replace("hm", f"hm{block(CALL)}"))
+    assert answer.usage.thinking == sum(len(engine.encode(part)) for part in (f"hm{block(CALL)}", thought[2:]))
+
+
+@pytest.mark.parametrize("markup", ["template", "tags"])
+def test_a_thought_that_a_limit_cuts_behind_a_call_has_not_called(markup: str) -> None:
+    said = "hm" + (block(CALL) if markup == "template" else "<calculator>12*3</calculator>")
+
+    def strategy(problem: Any, session: Any) -> Any:
+        return tools(problem, session, markup=markup)
+
+    engine = ScriptedEngine(lambda prompt, *_: f"{said} or not</think>37"[len(prompt.generated_text) :], thinking=True)
+    sampling = Sampling(temperature=1.0, max_tokens=len(said))
+    answer = asyncio.run(solve(PROBLEM, engine=engine, strategy=strategy, seed=1, sampling=sampling))
+    assert results(answer) == [] and (answer.final, answer.finish_reason) == (None, "length")
+    assert answer.thinking == said
 
 
 @pytest.mark.parametrize(("last", "text"), [("so</think>37", "37"), ("<think>so</think>37", "37"), ("so", "")])

@@ -49,7 +49,7 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, RecordError
 from ttc.seeds import derive
 from ttc.session.thinking import CLOSE, OPEN
-from ttc.toolformats import TOOL_FORMATS
+from ttc.toolformats.families import TOOL_FORMATS
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ttc.agents.tool import Tool, ToolFailure
 from ttc.core import Message, Prompt
 from ttc.errors import ConfigError
 from ttc.session.session import Session
-from ttc.toolformats import PLAIN
+from ttc.toolformats.families import PLAIN
 
 MarkupName: TypeAlias = Literal["auto", "tags", "hermes", "template"]
 

@@ -22,7 +22,7 @@ from ttc.agents.tool import Tool, ToolFailure
 from ttc.core import Message, Prompt, ToolCall, ToolMessage
 from ttc.errors import ConfigError
 from ttc.session.session import Session
-from ttc.toolformats import TOOL_FORMATS
+from ttc.toolformats.families import TOOL_FORMATS
 
 _PARAMETERS = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}
 
@@ -50,7 +50,10 @@ class TemplateMarkup:
         return session.ask(session.problem.messages, session.root, self._functions() if instruct else ())
 
     def read(self, session: Session, turn: str) -> tuple[Call, ...]:
-        """See `Markup`; what a thought contains is no call."""
+        """See `Markup`; what a thought contains is no call, but for the end of a turn whose thought never ends.
+
+        Qwen3.5 and others begin calls without ending their thought; vLLM and SGLang read them so, too.
+        """
         form = TOOL_FORMATS[session.tool_format]
         answer = turn[max((turn.rfind(end) + len(end) for end in _ends(session) if end in turn), default=0) :]
         _, calls = form.read(answer, self._functions())

@@ -144,6 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         args = _parse(arguments)
         args.again = shlex.join(["ttc", *arguments]) if args.continues else None
+        _check_folder()
         with terminated_alike(numbers) if args.continues else nullcontext():
             code = int(args.run(args))
         sys.stdout.flush()
@@ -152,6 +153,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _end(exc, getattr(exc, "number", 0) or (numbers or [signal.SIGINT])[0], args.again)
     except Exception as exc:
         return _fail_with(exc, args.again or shlex.join(["ttc", *arguments]), may_be_elsewhere=_names_no_engine(args))
+
+
+def _check_folder() -> None:
+    """Refuse a current folder that was deleted: torch ends the process there, with a word on a library."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise ConfigError("the current folder was deleted: change to one that is there") from None
 
 
 def _end(error: KeyboardInterrupt, number: int, again: str | None) -> int:
@@ -191,6 +200,8 @@ def _fail_with(error: Exception, again: str, *, may_be_elsewhere: bool) -> int:
         case OSError():
             hint = f"; make room, then continue with: {again}" if first.errno in FULL else ""
             return _fail(f"error: {_reason(first)}{hint}", 1)
+        case RuntimeError() if "home directory" in str(first):  # pathlib's, as for a user of a container without a name
+            return _fail("error: the home folder is not known: set HOME, or write paths without ~", 2)
         case MemoryError():  # which what follows would meet again
             return _fail("error: no memory is left; free some, raise the limit (ulimit -v), or use a smaller model", 1)
     damage = damage_text()

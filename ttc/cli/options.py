@@ -144,7 +144,7 @@ def _read(name: str, text: str, annotation: Any) -> Any:
 def _recipe_values(kind: type, path: str, hints: Mapping[str, Any]) -> dict[str, Any]:
     options = _options(kind)
     values: dict[str, Any] = {}
-    for key, value in load_toml(Path(path), "recipe").items():
+    for key, value in load_toml(Path(path), "--config").items():
         field = options.get(key.replace("_", "-"))
         if field is None:
             names = ", ".join(sorted(options))

@@ -29,7 +29,7 @@ from ttc.core import (
 )
 from ttc.errors import ConfigError, PromptTooLong
 from ttc.seeds import derive
-from ttc.toolformats import PLAIN, plain_turns, turns_of
+from ttc.toolformats.families import PLAIN, plain_turns, turns_of
 
 THINK_OPEN, THINK_CLOSE, EOS = 0x110000, 0x110001, 0x110002
 _MARKERS = {"<think>": THINK_OPEN, "</think>": THINK_CLOSE, "<eos>": EOS}

@@ -1,4 +1,4 @@
-"""What a strategy uses: the session, its meter and budget, its draws, thinking control, solving."""
+"""What a strategy uses: the session, its meter and budget, thinking control, solving."""
 
 from ttc.session.session import Session
 

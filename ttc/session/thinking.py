@@ -19,7 +19,8 @@ text: the tokens that spell it belong to neither side, and are not counted as th
 piece may end within such a marker: its part of the marker stays in the thought if that continues.
 
 A caller's stop strings and grammar apply to the answer: a thought is drawn without them, and so is the white space
-between it and the answer's first word. Cost: one more request for a draw that thinks under either.
+between it and the answer's first word. Cost: one more request for a draw that thinks under either. Under a grammar, a
+turn that ends within its thought goes on with its answer: a model that calls from its thought calls once more, held.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from ttc.core import (
     Logprobs,
     Prompt,
     Sampling,
+    TextMarker,
     Usage,
     UsageSink,
     extras_of,
@@ -116,7 +118,20 @@ def _runs(
 
 
 def find_marker(ids: Ids, capabilities: Capabilities, inside: bool, start: int = 0) -> tuple[int, int] | None:
-    """The first marker at or after `start` that ends a thought (`inside`) or opens one, as a half-open span of ids."""
+    """The first marker at or after `start` that ends a thought (`inside`) or opens one, as a half-open span of ids.
+
+    A turn's end ends its thought, too: a model may call a function from within one, and its result follows.
+    """
+    span = _spelled_marker(ids, capabilities, inside, start)
+    for token in capabilities.eos_ids if inside else ():
+        limit = len(ids) if span is None else span[0]
+        if token in ids[start:limit]:
+            at = ids.index(token, start)
+            span = at, at + 1
+    return span
+
+
+def _spelled_marker(ids: Ids, capabilities: Capabilities, inside: bool, start: int) -> tuple[int, int] | None:
     if capabilities.think_texts is not None:
         return capabilities.think_texts[inside].find(ids, start)
     marker = capabilities.think_close if inside else capabilities.think_open
@@ -172,9 +187,19 @@ def split_whole(whole: Prompt, engine: Engine) -> Split[str]:
         return split_text(whole.generated_text, opened)
     texts = engine.capabilities.think_texts
     if texts is not None:
-        return cut_text(engine.decode(whole.generated_ids), opened, texts[0].texts, texts[1].texts)
+        return _split_turns(whole.generated_ids, opened, engine, texts)
     parts = split_prompt(whole, engine.capabilities)
     return Split(engine.decode(parts.thinking), engine.decode(parts.answer), parts.inside)
+
+
+def _split_turns(ids: Ids, opened: bool, engine: Engine, marks: tuple[TextMarker, TextMarker]) -> Split[str]:
+    """`split_whole` for markers of several tokens, turn by turn: an end of sequence outside of them ends a thought."""
+    eos = {token for token in engine.capabilities.eos_ids if engine.decode((token,)) not in "".join(marks[1].texts)}
+    ends = [at for at, token in enumerate(ids) if token in eos]
+    turns = [ids[start:end] for start, end in zip((0, *(at + 1 for at in ends)), (*ends, len(ids)), strict=True)]
+    texts = [engine.decode(turn) for turn in turns]
+    parts = [cut_text(text, opened and not n, marks[0].texts, marks[1].texts) for n, text in enumerate(texts)]
+    return Split("".join(p.thinking for p in parts), "".join(p.answer for p in parts), parts[-1].inside)
 
 
 QWEN3_HANDOVER = (
@@ -392,7 +417,7 @@ async def controlled(
             continue
         if action == "handover" and thinking.at_cap == "stop":
             return assembly.finish(engine, "length", None)
-        words = engine.encode(thinking.wait) if action == "wait" else _ending(engine, thinking, room, assembly.ids)
+        words = _words(engine, action, thinking, room, assembly.ids)
         if room is not None and len(assembly.ids) + len(words) > room:
             return assembly.finish(engine, "length", OUT_OF_ROOM)
         assembly.inject(engine, words, waits=int(action == "wait"))
@@ -435,6 +460,13 @@ def _within(engine: Engine, prompt: Prompt, thinking: Thinking, room: int | None
     if cap < 1 or cap >= thinking.max_tokens:
         return thinking
     return replace(thinking, max_tokens=cap, min_tokens=min(thinking.min_tokens, cap))
+
+
+def _words(engine: Engine, action: Action, thinking: Thinking, room: int | None, before: Sequence[int]) -> Ids:
+    """What is injected after a segment."""
+    if action == "wait":
+        return engine.encode(thinking.wait)
+    return engine.capabilities.think_close if action == "close" else _ending(engine, thinking, room, before)
 
 
 def _ending(engine: Engine, thinking: Thinking, room: int | None, before: Sequence[int]) -> Ids:
@@ -564,6 +596,8 @@ def _judge(
     excess = 0 if thinking.max_tokens is None else num_thinking - thinking.max_tokens
     if excess > 0:
         return max(num_before - excess, 0), "handover"
+    if segment.num_eos and _is_guided(sampling):
+        return num_before, "close"
     return len(ids), resume
 
 
@@ -572,7 +606,7 @@ def _wants_more(thinking: Thinking, num_thinking: int, waits: int, wait_len: int
     return room and (waits < thinking.num_waits or num_thinking < thinking.min_tokens)
 
 
-Action: TypeAlias = Literal["done", "continue", "handover", "wait"]
+Action: TypeAlias = Literal["done", "continue", "handover", "wait", "close"]
 """What comes after a segment of a draw under thinking control."""
 
 

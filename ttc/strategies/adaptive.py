@@ -20,8 +20,7 @@ from ttc.config.signatures import drawing
 from ttc.config.values import at_least
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError
-from ttc.session.draws import check_n
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 
 Rule: TypeAlias = Literal["beta", "dirichlet", "window"]
 

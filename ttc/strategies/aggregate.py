@@ -21,11 +21,10 @@ from ttc.choosing.selection import fallback, vote
 from ttc.config.signatures import drawing
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Message, Problem, Prompt, Strategy
-from ttc.session.draws import check_n
 from ttc.session.meter import Cost
 from ttc.session.reserve import SPARE, ask_each, draw_cost
 from ttc.session.samples import run_inner
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 
 _ASK = """Here are {count} attempts at the problem above. Some of them may be wrong. Combine what is right in them, \
 correct what is not, and give one solution of your own with its final answer.

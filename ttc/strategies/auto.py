@@ -31,8 +31,7 @@ from ttc.choosing.selection import aggregate, fallback, vote
 from ttc.core import Answer, Candidate, Problem, Prompt, Sampling, Scorer
 from ttc.errors import ConfigError
 from ttc.search.tree import Searcher, make_policy, search
-from ttc.session.draws import check_n
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 from ttc.strategies.tree import growth_of, tree
 
 

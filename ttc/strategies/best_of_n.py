@@ -17,9 +17,8 @@ from typing import TypeAlias
 from ttc.choosing.selection import How, Select, aggregate, check_beta, check_window, fallback, vote
 from ttc.config.signatures import drawing
 from ttc.core import Answer, Candidate, Problem, Score, Scorer, Strategy
-from ttc.session.draws import check_n
 from ttc.session.samples import run_samples
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 
 _Rate: TypeAlias = Callable[[Score], float | None]
 

@@ -30,9 +30,8 @@ from ttc.config.signatures import reads_logprobs
 from ttc.config.values import above, at_least, at_most
 from ttc.core import Answer, Candidate, Logprobs, Problem
 from ttc.errors import ConfigError
-from ttc.session.draws import check_n
 from ttc.session.growing import Draw, begin, check_pieces, grow_all
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 
 Part: TypeAlias = Literal["lowest", "bottom", "tail", "mean"]
 

@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from ttc.choosing.selection import by_length, fallback, vote
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Problem
-from ttc.session.draws import check_n
 from ttc.session.growing import Draw, begin, check_pieces, grow_all
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 
 
 async def first_finished(problem: Problem, session: Session, *, n: int = 8, m: int = 3, chunk: int = 64) -> Answer:

@@ -26,9 +26,8 @@ from ttc.config.signatures import drawing
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, FinishReason, Message, Problem, Prompt
 from ttc.scorers.judge import harmless, problem_text
-from ttc.session.draws import MAX_SAMPLES, check_n
 from ttc.session.reserve import Stages
-from ttc.session.session import Session
+from ttc.session.session import MAX_SAMPLES, Session, check_n
 from ttc.session.thinking import Split
 
 _ASK = """You are choosing among {count} answers to one problem. Which of them is right, or closest to being right? \

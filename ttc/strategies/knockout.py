@@ -24,9 +24,8 @@ from ttc.config.signatures import drawing
 from ttc.config.values import at_least, at_most
 from ttc.core import Answer, Candidate, Completion, Message, Path, Problem, Prompt, Scorer
 from ttc.scorers.judge import compare, verdict
-from ttc.session.draws import MAX_SAMPLES, check_n
 from ttc.session.reserve import Stages
-from ttc.session.session import Session
+from ttc.session.session import MAX_SAMPLES, Session, check_n
 
 _POINTS = {"A": 1.0, "B": -1.0}
 

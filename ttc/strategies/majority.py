@@ -11,9 +11,8 @@ from __future__ import annotations
 from ttc.choosing.selection import fallback, vote
 from ttc.config.signatures import drawing
 from ttc.core import Answer, Candidate, Problem, Strategy
-from ttc.session.draws import check_n
 from ttc.session.samples import run_samples
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 
 
 @drawing(whole=True)

@@ -16,9 +16,8 @@ from ttc.choosing.selection import fallback, tally, vote
 from ttc.config.values import above, at_most
 from ttc.core import Answer, Candidate, Problem
 from ttc.errors import ConfigError
-from ttc.session.draws import MAX_SAMPLES, check_n
 from ttc.session.meter import Cost
-from ttc.session.session import Session
+from ttc.session.session import MAX_SAMPLES, Session, check_n
 from ttc.session.thinking import Thinking
 
 

@@ -18,9 +18,8 @@ from ttc.choosing.selection import fallback, vote
 from ttc.concurrent import gather
 from ttc.config.signatures import drawing
 from ttc.core import Answer, Candidate, Problem
-from ttc.session.draws import check_n
 from ttc.session.growing import Draw, check_pieces
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 
 
 @drawing(adds_text=True)

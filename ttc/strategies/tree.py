@@ -26,8 +26,7 @@ from ttc.search.tree import (
     population_weights,
     search,
 )
-from ttc.session.draws import check_n
-from ttc.session.session import Session
+from ttc.session.session import Session, check_n
 
 Boundary: TypeAlias = Literal["text", "tokens", "sentence"]
 

@@ -29,15 +29,31 @@ from ttc.core import (
 )
 from ttc.errors import ConfigError, missing_extra
 from ttc.session.thinking import default_handover
-from ttc.toolformats import PLAIN, Writing, plain_turns, shows_tools, texts_of, turns_of, writing_of
+from ttc.toolformats.families import PLAIN, Writing, plain_turns, shows_tools, texts_of, turns_of, writing_of
 
-MARKERS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"), ("<thinking>", "</thinking>"))
-"""Marker pairs that models are trained with."""
+_TIGHT = (("<|channel>thought", "<channel|>"), ("<|START_THINKING|>", "<|END_THINKING|>"))
+"""Pairs beside which no line ends: of Gemma 4; of Command A and R7B."""
+MARKERS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<mm:think>", "</mm:think>"),  # MiniMax M3
+    ("<think:opensource>", "</think:opensource>"),  # Hunyuan 3
+    ("<thought>", "</thought>"),  # EXAONE Deep
+    ("◁think▷", "◁/think▷"),  # Kimi VL
+    ("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
+    *_TIGHT,
+    ("<thinking>", "</thinking>"),
+)
+"""Marker pairs that models are trained with: of those that a model has, the first is its own."""
 
 CHANNELS = ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>")
 """gpt-oss's: a thought is a message of one channel, and the answer one of another."""
 COMMENTARY = "<|end|><|start|>assistant<|channel|>commentary"
 """What ends a thought of gpt-oss before a call of a function."""
+
+_ANSWER = "<|START_RESPONSE|>"
+"""What begins an answer of Command A in the prompt itself, behind where a thought would stand."""
 
 SWITCHES = ("enable_thinking", "thinking")
 """Template variables that switch thinking: of Qwen3 and most others; of DeepSeek V3.1 and Granite."""
@@ -79,7 +95,7 @@ class Text:
         self.eos_ids = _eos_ids(folder, self._tokenizer.eos_token_id)
         authors = _read(folder, "generation_config.json")
         self.recommended = _recommended(authors)
-        self._gap = "" if self.markers == CHANNELS else "\n\n"
+        self._gap = "" if self.markers in (CHANNELS, *_TIGHT) else "\n\n"
         self.handover: str | None = about.get("handover") or (
             None if self.markers is None or self.markers == MARKERS[0] else default_handover(self.markers[1], self._gap)
         )
@@ -253,6 +269,8 @@ class Text:
         opening, closing = self.markers or MARKERS[0]
         if self._state(text, turns, options) == "open":
             return f"{text.rstrip()}{self._gap}{closing}{self._gap}"
+        if text.endswith(_ANSWER):
+            return text
         knows = any(marker in template_of(self._tokenizer, tools="tools" in options) for marker in (opening, closing))
         if knows and text == self._applied(turns, options | dict.fromkeys(SWITCHES, True), add_generation_prompt=True):
             return f"{text}{opening}{self._gap}{closing}{self._gap}"
@@ -331,10 +349,14 @@ def _markers(declared: Any, vocab: Mapping[str, int], template: str) -> tuple[st
     """The markers of a thought: declared, single tokens, or written by the template."""
     if isinstance(declared, Mapping):
         return str(declared["open"]), str(declared["close"])
-    single = (pair for pair in MARKERS if all(marker in vocab for marker in pair))
+    single = (pair for pair in MARKERS if all(_CHANNEL.sub("", marker) in vocab for marker in pair))
     by_template = (pair for pair in MARKERS if all(marker in template for marker in pair))
     channels = all(marker[marker.rindex("<|channel|>") :] in template for marker in CHANNELS)
     return next(single, None) or next(by_template, None) or (CHANNELS if channels else None)
+
+
+_CHANNEL = re.compile(r"(?<=<\|channel>)thought")
+"""The word behind the token that opens a thought of Gemma 4."""
 
 
 def _control(tokenizer: Any) -> set[str]:
