@@ -20,8 +20,6 @@ from benchmarks.distill.place import FEWER, Answers, Place, gap, told
 from benchmarks.distill.stock import rows_of, stopped, teacher, trained_tokens, warmed
 from distill.data.dataset import DATA, LINEAGE, read_lines
 
-__all__ = ["control", "measure"]
-
 ROWS = 64
 TRACE = 46
 """Tokens of an answer without a mistake: six steps of seven, the two marks of thinking, the answer, the end."""

@@ -14,8 +14,6 @@ from benchmarks.distill.stock import rejection_student, student, teacher
 from train.base.models import load_model
 from train.base.weights import num_parameters
 
-__all__ = ["measure"]
-
 
 def measure(place: Place) -> dict[str, Any]:
     """One seed's teacher, and its student before and after."""

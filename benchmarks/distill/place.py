@@ -21,8 +21,6 @@ from train.registries import make_task, make_verifier
 from ttc.config.registry import ENGINES
 from ttc.session.thinking import Thinking
 
-__all__ = ["EXAMPLES", "FEWER", "HELD_OUT", "Answers", "Place", "cpu_seconds", "gap", "told"]
-
 EXAMPLES = Path(__file__).parents[2] / "distill" / "examples"
 HELD_OUT = "chain:count=2000"
 FEWER = "chain:count=500"

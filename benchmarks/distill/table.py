@@ -19,8 +19,6 @@ from typing import Any
 from benchmarks.over_seeds import T95, nested, t_interval
 from benchmarks.pages import placed
 
-__all__ = ["main", "tables"]
-
 Row = Mapping[str, Any]
 
 

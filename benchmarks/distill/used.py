@@ -15,8 +15,6 @@ from benchmarks.distill.stock import rejection_student
 from benchmarks.served import serving
 from evals.tasks.chain import chain
 
-__all__ = ["measure"]
-
 LIMIT = 200
 
 
