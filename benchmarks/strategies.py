@@ -97,10 +97,7 @@ def modes(bench: Bench, default_level: int) -> dict[str, Any]:
             *("--temperature", "0", "--thinking", "off", "--level", str(level)),
             limit=_few(bench, level),
         )
-        found[str(level)] = {
-            "runs": [bench.entry(on.label), bench.entry(off.label)],
-            "pair": asdict(pair(off, on)),
-        }
+        found[str(level)] = {"runs": [bench.entry(on.label), bench.entry(off.label)], "pair": asdict(pair(off, on))}
     return found
 
 

@@ -31,12 +31,7 @@ def measure(bench: Bench, tokens: int, n: int) -> dict[str, Any]:
     budget = ("--budget", f"tokens={tokens}", "--concurrency", "256")
     vote = bench.run(f"majority-{tokens}", "majority", "--n", "64", *budget)
     tree = bench.run(f"tree-{tokens}", "tree", "--n", str(n), *budget)
-    return {
-        "tokens": tokens,
-        "pair": asdict(pair(vote, tree)),
-        "majority": spending(vote),
-        "tree": spending(tree),
-    }
+    return {"tokens": tokens, "pair": asdict(pair(vote, tree)), "majority": spending(vote), "tree": spending(tree)}
 
 
 def spending(side: Side) -> dict[str, float]:

@@ -26,7 +26,6 @@ HELD_OUT = "chain:count=2000"
 FEWER = "chain:count=500"
 """The first of those problems, for models that nothing is claimed of by a point or two."""
 
-
 BRIEF: Mapping[str, object] = {"eval.limit": 64, "eval.teachers": False}
 """What jobs measure by themselves where the claim measures it anyway."""
 

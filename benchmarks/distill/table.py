@@ -236,6 +236,5 @@ CLAIMS: Sequence[Claim] = (
 )  # fmt: skip
 """What `docs/measured/distillation.md` claims; goals are those of the claims' modules."""
 
-
 if __name__ == "__main__":
     main()

@@ -16,14 +16,7 @@ from evals.numbers.summary import total_usage
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier
 from ttc.config.registry import STRATEGIES
-from ttc.core import (
-    Answer,
-    Problem,
-    Prompt,
-    Sampling,
-    Score,
-    UsageSink,
-)
+from ttc.core import Answer, Problem, Prompt, Sampling, Score, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer

@@ -213,8 +213,7 @@ def test_a_row_costs_no_search_for_slips_in_columns_that_rows_before_had_nor_a_p
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [lambda whole: whole[:-12], lambda whole: b"not gzip", lambda whole: whole[:99] + bytes(99) + whole[198:]],
+    "damage", [lambda whole: whole[:-12], lambda whole: b"not gzip", lambda whole: whole[:99] + bytes(99) + whole[198:]]
 )
 def test_a_gzip_file_that_is_cut_or_broken_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     file = tmp_path / "rows.jsonl.gz"

@@ -297,14 +297,7 @@ def test_a_line_of_prm800k_is_read_as_it_was_published(tmp_path: Path) -> None:
 
 def test_a_line_of_processbench_is_read_as_it_was_published(tmp_path: Path) -> None:
     line = {"id": "gsm8k-0", "problem": "1+1?", "steps": ["a", "b", "c"], "label": 1, "generator": "x"}
-    (row,) = read_labelled(
-        write(
-            tmp_path / "processbench.jsonl",
-            [
-                line,
-            ][:1],
-        )
-    )
+    (row,) = read_labelled(write(tmp_path / "processbench.jsonl", [line][:1]))
     assert row.labels == (1.0, 0.0, None)
 
 

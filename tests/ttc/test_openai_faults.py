@@ -22,15 +22,7 @@ from ttc.engines.openai.refusals import Access, NoCredit, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared import balance
 from ttc.engines.shared.balance import Balancer, Retry, Transient, retry_after_s, retrying
-from ttc.errors import (
-    ConfigError,
-    EngineBusy,
-    EngineError,
-    EngineTimeout,
-    PromptRefused,
-    PromptTooLong,
-    ServerRefused,
-)
+from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptRefused, PromptTooLong, ServerRefused
 from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
 

@@ -20,7 +20,6 @@ from ttc.verifiers.shared.contract import read_gold
 
 Pairs = Sequence[tuple[TargetLike, str]]
 
-
 KEPT = KeptVerifiers(math)
 judge = KEPT.judge
 

@@ -94,13 +94,7 @@ def test_a_schema_that_is_none_is_refused_and_other_targets_are_not_read() -> No
 
 @pytest.mark.parametrize(
     ("text", "size", "share"),
-    [
-        ("", 4, 0.0),
-        ("a b c", 4, 0.0),
-        ("a b a b a b", 2, 0.6),
-        ("no, No! no.", 1, 2 / 3),
-        ("好好好好", 1, 0.75),
-    ],
+    [("", 4, 0.0), ("a b c", 4, 0.0), ("a b a b a b", 2, 0.6), ("no, No! no.", 1, 2 / 3), ("好好好好", 1, 0.75)],
 )
 def test_repetition_is_the_share_of_repeated_n_grams(text: str, size: int, share: float) -> None:
     assert repetition(text, size) == pytest.approx(share)

@@ -26,7 +26,6 @@ ROWS = [
 ]
 IN_A_BOX = ("so the answer is $\\boxed{", "}$.")
 
-
 KEPT = KeptVerifiers(math)
 judge = KEPT.judge
 
@@ -310,10 +309,7 @@ def test_of_digits_parted_by_a_plain_space_neither_part_is_the_answer() -> None:
 
 
 def test_a_space_in_other_numbers_parts_no_thousands() -> None:
-    assert statuses([("15.5", r"\boxed{3 100/200}"), ("3.5", r"\boxed{3 100/200}")]) == [
-        "incorrect",
-        "correct",
-    ]
+    assert statuses([("15.5", r"\boxed{3 100/200}"), ("3.5", r"\boxed{3 100/200}")]) == ["incorrect", "correct"]
     assert "correct" not in statuses(
         [("1234", r"\boxed{1 23 4}"), ("12345", r"\boxed{1 2345}"), ("0.1234", r"\boxed{0.1 234}")]
     )

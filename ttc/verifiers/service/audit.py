@@ -131,11 +131,7 @@ def tally(pairs: Iterable[tuple[Verdict, Verdict]]) -> Disagreement:
 
 def summary_lines(first: str, second: str, found: Disagreement) -> list[str]:
     """Say how often `first` and `second` (versions) agree, and what became what."""
-    lines = [
-        f"first   {first or 'nothing'}",
-        f"second  {second}",
-        f"{found.count:,} rows, {found.differing:,} differ",
-    ]
+    lines = [f"first   {first or 'nothing'}", f"second  {second}", f"{found.count:,} rows, {found.differing:,} differ"]
     if found.decided:
         share, low, high = (f"{100 * value:.2f}" for value in (found.agreement, found.low, found.high))
         lines.append(f"where both decided ({found.decided:,}) they agree on {share} % (95 %: {low} to {high})")
