@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from benchmarks.machine import commit
 from evals.task import Task
 from train.measure.measure import HeldOut, accuracy
 from train.registries import make_verifier
@@ -75,7 +75,6 @@ class Curve(TrainerCallback):  # type: ignore[misc]
 
 def facts() -> dict[str, Any]:
     """Date, commit, versions of libraries, and number of threads."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl")}
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"date": date, "commit": commit, **versions, "threads": torch.get_num_threads()}
+    return {"date": date, "commit": commit(), **versions, "threads": torch.get_num_threads()}

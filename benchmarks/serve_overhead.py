@@ -31,6 +31,8 @@ from typing import Any
 
 import httpx2
 
+from benchmarks.machine import commit
+
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -77,7 +79,7 @@ def main() -> None:
     report = {
         "model": pathlib.Path(model).name,
         "runs": args.runs,
-        "commit": _commit(),
+        "commit": commit(),
         "streamed": args.stream,
         "max_tokens": args.max_tokens,
         "cores": os.cpu_count(),
@@ -88,11 +90,6 @@ def main() -> None:
     print(_table(rows))
     if args.out is not None:
         args.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
-
-
-def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
 
 
 @dataclass(frozen=True, slots=True)

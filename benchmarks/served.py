@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,14 +21,26 @@ class ServingEnded(RuntimeError):
 
 @contextmanager
 def serving(*words: str | Path) -> Iterator[str]:
-    """Run `ttc serve WORDS` on a free port; gives its address, without a slash at the end.
+    """Run `ttc serve WORDS` on a free port; gives its address, without a slash at the end."""
+    with serving_process(*words) as (url, _):
+        yield url
+
+
+@contextmanager
+def serving_process(
+    *words: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> Iterator[tuple[str, int]]:
+    """The same in the folder `cwd`, with the variables `env` added to this environment; gives its process, too.
 
     Its log goes to a file: a pipe that nobody reads would stop it once it is full.
     """
     command = [sys.executable, "-m", "ttc", "serve", *map(str, words), "--port", "0"]
-    with tempfile.NamedTemporaryFile("w+") as log, subprocess.Popen(command, stderr=log) as server:
+    with (
+        tempfile.NamedTemporaryFile("w+") as log,
+        subprocess.Popen(command, stderr=log, env={**os.environ, **(env or {})}, cwd=cwd) as server,
+    ):
         try:
-            yield _address(server, Path(log.name))
+            yield _address(server, Path(log.name)), server.pid
         finally:
             server.terminate()
 

@@ -19,12 +19,12 @@ import argparse
 import datetime
 import json
 import platform
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit
 from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import read_summary
 from evals.run_folder import read_run
@@ -152,9 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench = Bench(args.out, args.limit, args.seed)
     result = {
         "date": datetime.date.today().isoformat(),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
+        "commit": commit(),
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
         "level": DEFAULT_LEVEL,
         "problems": args.limit,

@@ -14,11 +14,11 @@ import argparse
 import datetime
 import json
 import platform
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit
 from benchmarks.strategies import Bench, pair
 from evals.numbers.compare import Side
 
@@ -72,7 +72,6 @@ def main() -> None:
     for row in rows:
         print(line(row))
     if args.save:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         conditions = {
             "model": "packaged teacher, scored by the packaged reward model",
             "task": "arithmetic, default level, held out",
@@ -80,7 +79,7 @@ def main() -> None:
             "seed": args.seed,
             "n": args.n,
             "date": datetime.date.today().isoformat(),
-            "commit": commit.stdout.strip(),
+            "commit": commit(),
             "machine": platform.machine(),
         }
         args.save.write_text(json.dumps({**conditions, "rows": rows}, indent=1) + "\n", encoding="utf-8")
