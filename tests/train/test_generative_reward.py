@@ -6,6 +6,7 @@ import dataclasses
 import pytest
 import torch
 
+from tests.loops import finished
 from tests.train.cipher_base import TASK, WALKS, make_parts
 from tests.train.stages import make_stage
 from train.base.models import Shape, load_tokenizer, new_model, save_model
@@ -40,14 +41,7 @@ def setting(folder, base):
 def rollouts(cipher_model, tmp_path_factory):
     parts = make_parts(cipher_model, tmp_path_factory.mktemp("parts"))
 
-    async def drawn():
-        try:
-            return await parts.collector.collect(parts.sampler.draw(6, 0), 0)
-        finally:
-            await parts.close()
-            await parts.collector.engine.close()
-
-    return asyncio.run(drawn())
+    return finished(parts.collector.collect(parts.sampler.draw(6, 0), 0), parts, parts.collector.engine)
 
 
 def judged(source, place, rollouts, **options):

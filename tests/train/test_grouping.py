@@ -1,12 +1,12 @@
 """A group answers one prompt: group ids that mix prompts are refused by name before anything is trained."""
 
-import asyncio
 import dataclasses
 import json
 
 import pytest
 import torch
 
+from tests.loops import finished
 from tests.train.cipher_base import make_parts, two_updates
 from train.base.rollout import Collector, Rollout, check_groups, group_draws
 from train.base.stage import Setting
@@ -62,13 +62,10 @@ def run(work, parts):
     """The result of `work`; the parts are closed after it."""
 
     async def go():
-        try:
-            return await work
-        finally:
-            await parts.collector.engine.close()
+        return await work
 
     try:
-        return asyncio.run(go())
+        return finished(go(), parts.collector.engine)
     finally:
         parts.metrics.close()
         parts.rollouts.close()

@@ -8,6 +8,7 @@ import pytest
 
 from evals.tasks.chain import NAMES, Chains
 from evals.tasks.cipher import cipher as task
+from tests.loops import finished
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
 from tests.train.stages import make_stage
 from train.base.models import Shape, new_model, save_model
@@ -52,12 +53,9 @@ def labelled(cipher_model, journal=None, verifier=None):
     )  # fmt: skip
 
     async def go():
-        try:
-            return *await labels.rows(items), engine.counters().generated
-        finally:
-            await engine.close()
+        return *await labels.rows(items), engine.counters().generated
 
-    return asyncio.run(go())
+    return finished(go(), engine)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import time
 import pytest
 import torch
 
+from tests.loops import finished
 from tests.train.cipher_base import make_base, make_parts
 from tests.train.stages import make_stage
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
@@ -73,14 +74,10 @@ def run(parts, *, stop=None, at=None):
         return update_on(rollouts, PLAN, parts.updater, parts.pad_id)
 
     async def work():
-        try:
-            with parts.stop.heeded():
-                await learn(PLAN, parts, update)
-        finally:
-            await parts.close()
-            await parts.collector.engine.close()
+        with parts.stop.heeded():
+            await learn(PLAN, parts, update)
 
-    asyncio.run(work())
+    finished(work(), parts, parts.collector.engine)
     return weights(parts.updater.model)
 
 
@@ -130,15 +127,11 @@ def test_a_signal_ends_the_measurement_before_the_first_update_at_once(base, tmp
     engine.generate = slow
 
     async def work():
-        try:
-            with parts.stop.heeded():
-                await loop(PLAN, parts)
-        finally:
-            await parts.close()
-            await engine.close()
+        with parts.stop.heeded():
+            await loop(PLAN, parts)
 
     with pytest.raises(Interrupted, match="0 updates are kept"):
-        asyncio.run(work())
+        finished(work(), parts, engine)
     assert not answered
 
 
@@ -153,15 +146,11 @@ def test_an_overlapped_run_keeps_its_updates_too(base, tmp_path):
     parts.sampler.update = updated
 
     async def work():
-        try:
-            with parts.stop.heeded():
-                await learn_async(PLAN, parts)
-        finally:
-            await parts.close()
-            await parts.collector.engine.close()
+        with parts.stop.heeded():
+            await learn_async(PLAN, parts)
 
     with pytest.raises(Interrupted, match="1 update is kept"):
-        asyncio.run(work())
+        finished(work(), parts, parts.collector.engine)
     assert (tmp_path / "checkpoints" / ASKED / "step-000001").is_dir()
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from dataclasses import replace
 
+from tests.loops import finished
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.test_conformance import draw
@@ -57,13 +57,7 @@ def ask(text: str = "2+2") -> Problem:
 def once(engine: Engine, draws: range = range(1), usages: list[Usage] | None = None, **kwargs) -> list[Completion]:
     """Draw from one problem and close the engine."""
 
-    async def go() -> list[Completion]:
-        try:
-            return await draw(engine, draws, usages, **kwargs)
-        finally:
-            await engine.close()
-
-    return asyncio.run(go())
+    return finished(draw(engine, draws, usages, **kwargs), engine)
 
 
 def essential(completions: list[Completion]) -> list[Completion]:

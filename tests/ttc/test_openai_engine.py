@@ -12,6 +12,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.loops import finished
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
@@ -19,7 +20,6 @@ from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, free_port, once, 
 from ttc import nano
 from ttc.cli.cli import main
 from ttc.core import (
-    Completion,
     Engine,
     LogprobEngine,
     Message,
@@ -213,16 +213,11 @@ def test_tokens_stream_as_they_come_and_only_once_when_the_connection_breaks(ser
     prompt = engine.render(ask("3+4*2").messages, None)
     got: list[int] = []
 
-    async def go() -> Completion:
-        try:
-            return await engine.stream(
-                prompt, Sampling(seed=5, max_tokens=40), 0, lambda usage: None, lambda ids: got.extend(ids)
-            )
-        finally:
-            await engine.close()
-
     server.faults.append(Fault("drop", after=6))
-    completion = asyncio.run(go())
+    completion = finished(
+        engine.stream(prompt, Sampling(seed=5, max_tokens=40), 0, lambda usage: None, lambda ids: got.extend(ids)),
+        engine,
+    )
     assert tuple(got) == completion.token_ids and completion.usage.attempts == 2
 
 

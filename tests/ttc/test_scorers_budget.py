@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.loops import finished
 from tests.ttc.questions import ask
 from tests.ttc.reward_models import qwen_head
 from ttc.core import Answer, Budget, Completion, Price, Sampling, Usage
@@ -142,20 +143,17 @@ def test_the_packaged_models_keep_to_the_budget_in_a_tree_search(tokens: int) ->
     engine = embedded(device="cpu")
     scorer = prm(None, EmbeddedCore(device="cpu"))
 
-    async def go() -> Answer:
-        try:
-            return await solve(
-                ask("12+30*2"),
-                engine=engine,
-                strategy=partial(tree, scorer=scorer, n=8),
-                seed=1,
-                sampling=Sampling(max_tokens=100),
-                budget=Budget(tokens=tokens),
-            )
-        finally:
-            await engine.close()
-
-    answer = asyncio.run(go())
+    answer = finished(
+        solve(
+            ask("12+30*2"),
+            engine=engine,
+            strategy=partial(tree, scorer=scorer, n=8),
+            seed=1,
+            sampling=Sampling(max_tokens=100),
+            budget=Budget(tokens=tokens),
+        ),
+        engine,
+    )
     assert answer.usage.tokens <= tokens
     if tokens == 900:
         assert answer.usage.scored > 0

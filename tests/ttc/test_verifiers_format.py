@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
 import pytest
 
+from tests.loops import verdicts
 from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
-from ttc.core import Submission, Verdict
+from ttc.core import Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.format import format as form
 from ttc.verifiers.format import repetition
@@ -26,14 +26,7 @@ SCHEMA = {
 
 
 def judge_all(cases: list[tuple[object, str]], **options: Any) -> list[Verdict]:
-    async def run() -> list[Verdict]:
-        verifier = form(**options)
-        try:
-            return [await verifier.verify(target, Submission(text)) for target, text in cases]
-        finally:
-            await verifier.close()
-
-    return asyncio.run(run())
+    return verdicts(form(**options), cases)
 
 
 def test_json_must_meet_the_schema_of_the_target() -> None:
