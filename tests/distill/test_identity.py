@@ -7,13 +7,13 @@ import shutil
 import pytest
 import torch
 
-from distill.generation.generate import open_local
 from distill.generation.ledger import AnswerLedger
 from distill.job.job import plan_job, run_job
 from distill.job.manifest import verify_manifest
 from distill.spec.spec import parse_spec
 from evals.tasks.cipher import Cipher
 from tests.distill.models import STEPS, SYMBOLS, make_model
+from tests.distill.openers import DyingTeacher, never, quiet
 from ttc.errors import ConfigError, RecordError
 
 TASK = """data = "{name}.jsonl"
@@ -66,40 +66,11 @@ def spec(folder, **more):
     return parse_spec({**table, **more})
 
 
-def quiet(text):
-    pass
-
-
-class Dying:
-    """Opens teachers whose generators die after three answers, as a kill would."""
-
-    def __call__(self, teacher, concurrency):
-        inner = open_local(teacher, 1)
-
-        class Torn:
-            async def answer(self, units):
-                left = 3
-                async for outcome in inner.answer(units):
-                    yield outcome
-                    left -= 1
-                    if not left:
-                        raise KeyboardInterrupt
-
-            async def close(self):
-                await inner.close()
-
-        return Torn()
-
-
-def never(teacher, concurrency):
-    raise AssertionError("opened a teacher")
-
-
 @pytest.fixture(scope="module")
 def cut(folder):
     """A job that was stopped after its third answer."""
     with pytest.raises(KeyboardInterrupt):
-        run_job(spec(folder), folder / "job", quiet, Dying())
+        run_job(spec(folder), folder / "job", quiet, DyingTeacher(3, 1))
     assert done(folder / "job") == 3
     return folder
 

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from evals.tasks.cipher import Cipher
 from evals.tasks.cipher import cipher as task
+from tests.loops import finished
 from train.advantages.group import group
 from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Health
 from train.base.models import Shape, load_model, load_tokenizer, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, RolloutFile, group_draws
+from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
 from train.corpora.cipher import cipher as corpus
 from train.losses.ppo import ppo
 from train.measure.measure import HeldOut
@@ -29,7 +31,7 @@ from train.rollouts.sync import Syncer
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from train.update.update import Objective, Updater
-from ttc.core import Sampling
+from ttc.core import Sampling, Verdict
 from ttc.engines.embedded.engine import embedded
 from ttc.records import LineFile
 from ttc.verifiers.exact import exact
@@ -91,6 +93,44 @@ def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, pro
         pad_id=int(tokenizer.pad_token_id),
         log=lambda text: None,
     )
+
+
+def ran(work: Awaitable[Any], parts: Parts) -> Any:
+    """The result of `work` on these parts, whose files and engine are closed after it."""
+    try:
+        return finished(work, parts.collector.engine)
+    finally:
+        parts.metrics.close()
+        parts.rollouts.close()
+
+
+def rolled_out(**fields: Any) -> Rollout:
+    """A finished rollout of one token; `fields` are what a test is about."""
+    plain = {
+        "step": 0, "group": 0, "problem_id": "p", "difficulty": "", "target": "4", "path": (0,), "prompt_ids": (5,),
+        "token_ids": (6,), "text": "", "thinking": "", "final": None, "finish_reason": "stop", "version": 0, "seed": 1,
+    }  # fmt: skip
+    length = len(fields.get("token_ids", plain["token_ids"]))
+    return Rollout(**{**plain, "sampled": (True,) * length, "logprobs": (-1.0,) * length, **fields})
+
+
+class Souring:
+    """A verifier that finds so many answers right, and none after them."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    async def verify(self, target: object, submission: object) -> Verdict:
+        """Judge one."""
+        self._left -= 1
+        return Verdict("correct" if self._left >= 0 else "incorrect")
+
+
+def model_of(value: float) -> torch.nn.Linear:
+    """A model of four equal weights."""
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, value)
+    return model
 
 
 def gained(rows: Sequence[Mapping[str, float]], name: str) -> float:

@@ -1,18 +1,16 @@
 """PPO: values, returns and their loss by hand; what a reference, a critic and earlier data add to an update."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, metrics_of, setting
 from train.advantages.gae import gae
 from train.advantages.group import group
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo as clipped
@@ -29,11 +27,6 @@ pytestmark = pytest.mark.numeric
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 PPO = {"task": f"{TASK},split=train", "held_out": TASK, "lr": 6e-4, "prompts": 24, "held_out_limit": 8}
 ROWS = [(5, 18, 21, 3, 9, 1), (6, 19, 21, 10, 1), (7, 17, 21, 3, 12, 4, 12, 1)]
-
-
-def setting(folder, base, seed=1):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
 
 def batch():
@@ -192,7 +185,7 @@ def rewards(cipher_model, tmp_path_factory):
 
 
 def rows_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return metrics_of(folder)
 
 
 def test_a_run_on_reward_models_alone_is_rewarded_by_their_worst_case_and_starts_its_critic_from_one(

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.loops import finished
-from tests.train.cipher_base import make_base, make_parts
+from tests.train.cipher_base import make_parts, model_of
 from tests.train.stages import make_stage
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.checkpoint import ASKED, Checkpoints
@@ -26,12 +26,6 @@ from train.rl.loop import LoopPlan, learn, update_on
 from train.rl.overlapped import learn_async
 from ttc.cli.cli import main
 from ttc.concurrent import Interrupted, StopRequest
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    torch.set_num_threads(1)
-    return make_base(tmp_path_factory.mktemp("base"), steps=20)
 
 
 @pytest.fixture(autouse=True)
@@ -267,12 +261,6 @@ def test_a_request_that_nobody_armed_leaves_signals_as_they_are():
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest().heeded():
         assert signal.getsignal(signal.SIGTERM) is before
-
-
-def model_of(value):
-    model = torch.nn.Linear(2, 2)
-    torch.nn.init.constant_(model.weight, value)
-    return model
 
 
 def test_an_alarm_goes_back_to_the_same_checkpoint_whether_or_not_a_signal_came(tmp_path):

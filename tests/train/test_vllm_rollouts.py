@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, metrics_of
 from tests.ttc.vllm_server import vllm_server
 from train.base.models import load_model
 from train.base.stage import Setting
@@ -47,7 +46,7 @@ def test_grpo_updates_the_policy_and_vllm_samples_from_the_updated_one(tmp_path)
     stage.check(True)
     (tmp_path / "stage").mkdir()
     result = stage.run(Setting(tmp_path / "stage", nano.path("teacher"), 1, "cpu", 1, lambda text: None))
-    rows = [json.loads(line) for line in (tmp_path / "stage" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "stage")
     assert len(rows) == 4 and any(row["updated"] for row in rows)
     assert max(row["parity"] for row in rows) < LIMITS["float32"]
     assert max(row.get("mismatch", 0.0) for row in rows) < LIMITS["float32"]

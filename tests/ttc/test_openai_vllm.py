@@ -19,7 +19,7 @@ from tests.loops import finished
 from tests.serve.running import chat, running, served
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
-from tests.ttc.openai_setup import TEACHER, ask
+from tests.ttc.openai_setup import ALIKE, TEACHER, ask
 from tests.ttc.vllm_server import counted, vllm_server
 from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, TopLogprobEngine, Usage, extras_of
 from ttc.engines.openai.engine import RemoteEngine
@@ -70,14 +70,7 @@ def test_functions_are_held_by_a_servers_grammars_after_a_thought_within_its_bud
 
 @pytest.mark.parametrize(
     "body",
-    [
-        shared.test_text_is_what_the_ids_decode_to,
-        shared.test_a_stop_string_ends_the_draw_and_stays_in_it,
-        shared.test_a_stop_token_ends_the_draw_and_stays_in_it,
-        shared.test_every_draw_reports_its_usage_once_and_the_sum_is_the_engines_own,
-        shared.test_a_cancelled_draw_is_aborted_and_its_tokens_are_overrun,
-        shared.test_a_prompt_beyond_the_context_is_refused_with_both_numbers,
-    ],
+    [*ALIKE, shared.test_a_cancelled_draw_is_aborted_and_its_tokens_are_overrun],
     ids=lambda body: body.__name__,
 )
 def test_conformance_against_vllm(url: str, monkeypatch: pytest.MonkeyPatch, body) -> None:

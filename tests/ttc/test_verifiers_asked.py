@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,13 +22,7 @@ Pairs = Sequence[tuple[TargetLike, str]]
 
 KEPT = KeptVerifiers(math)
 judge = KEPT.judge
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ended() -> Iterator[None]:
-    """No worker stays behind."""
-    yield
-    KEPT.close()
+ended = KEPT.ended()
 
 
 def statuses(pairs: Pairs, **options: Any) -> list[str]:

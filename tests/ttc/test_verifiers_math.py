@@ -8,7 +8,7 @@ import gzip
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,13 +28,7 @@ IN_A_BOX = ("so the answer is $\\boxed{", "}$.")
 
 KEPT = KeptVerifiers(math)
 judge = KEPT.judge
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ended() -> Iterator[None]:
-    """No worker stays behind."""
-    yield
-    KEPT.close()
+ended = KEPT.ended()
 
 
 def statuses(pairs: Sequence[tuple[TargetLike, str | Submission]], **options: Any) -> list[str]:
