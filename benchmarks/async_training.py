@@ -29,7 +29,7 @@ import torch
 from benchmarks.machine import commit
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, claim, run_recipe
-from ttc.core import Submission, TargetLike, Verdict
+from ttc.core import Submission, TargetLike, Verdict, Verifier
 from ttc.verifiers.exact import exact
 
 HERE = Path(__file__).resolve()
@@ -42,7 +42,7 @@ WAYS: dict[str, dict[str, str]] = {
 }
 
 
-class Waiting:
+class Waiting(Verifier):
     """The exact verifier after a fixed delay; verdicts of one round wait together."""
 
     name = "waiting"
@@ -59,9 +59,6 @@ class Waiting:
         """Wait, then compare."""
         await asyncio.sleep(self._seconds)
         return await self._inner.verify(target, submission)
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 def waiting(*, seconds: float) -> Waiting:

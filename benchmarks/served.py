@@ -8,9 +8,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+import httpx2
+
+from evals.task import Item
 
 START_S = 300.0
 
@@ -43,6 +47,18 @@ def serving_process(
             yield _address(server, Path(log.name)), server.pid
         finally:
             server.terminate()
+
+
+def greedy_texts(model: Path, items: Sequence[Item], max_tokens: int) -> list[str]:
+    """What `ttc serve MODEL` answers to the questions of these items, greedily."""
+    texts = []
+    with serving(model, "--name", "student") as url, httpx2.Client(base_url=url, timeout=120) as client:
+        for item in items:
+            messages = [{"role": "user", "content": item.problem.messages[0].content}]
+            body = {"model": "student", "messages": messages, "temperature": 0, "max_tokens": max_tokens}
+            reply = client.post("/v1/chat/completions", json=body).raise_for_status().json()
+            texts.append(str(reply["choices"][0]["message"]["content"] or ""))
+    return texts
 
 
 def _address(server: subprocess.Popen[bytes], log: Path) -> str:
