@@ -14,6 +14,7 @@ from distill.spec.spec import parse_spec
 from evals.tasks.cipher import Cipher
 from tests.distill.models import STEPS, SYMBOLS, make_model
 from tests.distill.openers import DyingTeacher, never, quiet
+from tests.train.cipher_base import write_walks
 from ttc.errors import ConfigError, RecordError
 
 TASK = """data = "{name}.jsonl"
@@ -31,12 +32,6 @@ CODE = {
 }
 
 
-def rows(path, split, names):
-    cipher = Cipher(SYMBOLS, STEPS, 0)
-    pairs = [(f"s{start}n{steps}=", f"s{cipher.walk(start, steps)[-1]}") for start, steps in cipher.pairs(split)]
-    path.write_text("".join(json.dumps(dict(zip(names, pair, strict=True))) + "\n" for pair in pairs))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Everything that a job reads, written by a user; the models know next to nothing."""
@@ -44,10 +39,11 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mine")
     for name, seed in (("student", 0), ("teacher", 1)):
         shutil.copytree(make_model(folder / f"stage-{name}", share=0.4, steps=2, seed=seed), folder / name)
+    cipher = Cipher(SYMBOLS, STEPS, 0)
     for split, name in (("train", "train"), ("eval", "held_out")):
-        rows(folder / f"{name}.jsonl", split, ("question", "answer"))
+        write_walks(cipher, folder / f"{name}.jsonl", split, ("question", "answer"))
         (folder / f"{name}.toml").write_text(TASK.format(name=name, folder=folder))
-    rows(folder / "more.jsonl", "train", ("prompt", "completion"))
+    write_walks(cipher, folder / "more.jsonl", "train", ("prompt", "completion"))
     for name, code in CODE.items():
         (folder / name).write_text(code)
     return folder

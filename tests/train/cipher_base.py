@@ -13,6 +13,7 @@ import torch
 from evals.tasks.cipher import Cipher
 from evals.tasks.cipher import cipher as task
 from tests.loops import finished
+from tests.train.stages import write_rows
 from train.advantages.group import group
 from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Health
@@ -66,24 +67,24 @@ def make_base(folder: Path, seed: int = 0, steps: int = 400) -> Path:
     return folder
 
 
-def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, prompts_of: str = "train") -> Parts:
+def make_parts(base: Path, folder: Path) -> Parts:
     """All parts of a run that starts from `base` and writes to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_model(base, "cpu"), load_tokenizer(base)
     engine = embedded(str(base), dtype="float32", device="cpu", batch_invariant=True)  # else load decides bits
-    problems = task(symbols=SYMBOLS, max_steps=STEPS, split="train" if prompts_of == "train" else "eval")
+    problems = task(symbols=SYMBOLS, max_steps=STEPS, split="train")
     measured = task(symbols=SYMBOLS, max_steps=STEPS)
     return Parts(
-        sampler=Frontier(problems.items(None, 0), seed=seed),
-        collector=Collector(engine, strategy=partial(group_draws, n=6), sampling=SAMPLING, thinking=None, seed=seed),
+        sampler=Frontier(problems.items(None, 0), seed=0),
+        collector=Collector(engine, strategy=partial(group_draws, n=6), sampling=SAMPLING, thinking=None, seed=0),
         rewarder=Rewarder(exact()),
         updater=Updater(
             model,
-            Optimiser(model, Schedule(lr, 100)),
+            Optimiser(model, Schedule(6e-4, 100)),
             Objective(ppo(clip_high=0.28), group(), "constant", SAMPLING.max_tokens),
         ),
         syncer=Syncer(engine, model, limit=1e-3),
-        held_out=HeldOut(measured.items(None, 0), exact(), SAMPLING, seed),
+        held_out=HeldOut(measured.items(None, 0), exact(), SAMPLING, 0),
         seen=None,
         health=Health(RULES),
         checkpoints=Checkpoints(folder / "checkpoints", lambda text: None),
@@ -131,6 +132,12 @@ def model_of(value: float) -> torch.nn.Linear:
     model = torch.nn.Linear(2, 2)
     torch.nn.init.constant_(model.weight, value)
     return model
+
+
+def write_walks(walks: Cipher, path: Path, split: str, names: tuple[str, str]) -> None:
+    """The questions and answers of a split as rows with the columns of these names."""
+    pairs = [(f"s{start}n{steps}=", f"s{walks.walk(start, steps)[-1]}") for start, steps in walks.pairs(split)]
+    write_rows(path, (dict(zip(names, pair, strict=True)) for pair in pairs))
 
 
 def gained(rows: Sequence[Mapping[str, float]], name: str) -> float:

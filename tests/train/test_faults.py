@@ -20,7 +20,7 @@ from train.registries import make_task
 from train.rl.loop import LoopPlan, learn
 from train.rl.overlapped import learn_async
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
-from ttc.core import Submission, Verdict
+from ttc.core import Submission, Verdict, Verifier
 from ttc.errors import ConfigError, PluginError, TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
@@ -260,19 +260,13 @@ def test_a_stage_that_samples_and_one_that_measures_go_on_past_a_verifier_that_h
     assert task_gains(make_task(task), 4, cipher_model, cipher_model, place)["held_out_sampled_gain"] == 0
 
 
-class Scored:
+class Scored(Verifier):
     """The exact verifier, whose score is a number of numpy."""
 
     name, version = "scored", "1"
 
-    def check_gold(self, target, item=""):
-        pass
-
     async def verify(self, target, submission):
         return Verdict("correct", numpy.float32(0.25))
-
-    async def close(self):
-        pass
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.loops import finished
 from tests.ttc.questions import ask
 from tests.ttc.reward_models import qwen_head
-from ttc.core import Answer, Budget, Completion, Price, Sampling, Usage
+from ttc.core import Answer, Budget, Completion, Price, Sampling, Scorer, Usage
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
@@ -185,15 +185,12 @@ def test_a_reward_model_with_a_tokenizer_of_its_own_keeps_to_the_budget_on_every
 
 
 def test_a_scorer_without_a_price_is_charged_when_it_reports() -> None:
-    class Unpriced:
+    class Unpriced(Scorer):
         async def score(self, prompts, on_usage):  # type: ignore[no-untyped-def]
             from ttc.core import Score
 
             on_usage(Usage(scored=1000))
             return [Score(0.5)] * len(prompts)
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     engine = ScriptedEngine(lambda prompt, path, key: "\\boxed{1}")
     answer = asyncio.run(
