@@ -29,7 +29,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.machine import occasion
-from benchmarks.served import serving_process
+from benchmarks.served import cpu_s, serving_process
 
 WORDS = ("The", " answer", " is", " 7", ".")
 CLIENTS = (1, 8)
@@ -131,12 +131,6 @@ async def run(urls: tuple[str, ...], clients: int, requests: int) -> list[float]
 
         await asyncio.gather(*(worker() for _ in range(clients)))
     return taken
-
-
-def cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.machine import occasion
-from benchmarks.served import serving_process
+from benchmarks.served import cpu_s, serving_process
 
 MESSAGES = ["12+30*2", "(4+5)*3-2", "7*8+1", "99-3*(2+4)", "(1+2)*(3+4)", "6*6-6"]
 SLOW_S = 0.02
@@ -186,14 +186,13 @@ async def _state(probe: httpx2.AsyncClient, url: str, pid: int) -> State:
         return sum(int(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\d+)$", text, re.M))
 
     status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     resident = re.search(r"VmRSS:\s+(\d+)", status)
     return State(
         running=gauge("ttc_num_requests_running"),
         sequences=gauge("ttc_num_sequences_running"),
         descriptors=len(os.listdir(f"/proc/{pid}/fd")),
         resident_kib=int(resident[1]) if resident else 0,
-        cpu_s=round(sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK"), 2),
+        cpu_s=round(cpu_s(pid), 2),
     )
 
 

@@ -32,6 +32,7 @@ from typing import Any
 import httpx2
 
 from benchmarks.machine import commit
+from benchmarks.served import cpu_s
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -98,11 +99,6 @@ class Server:
 
     url: str
     pid: int
-
-    def cpu_s(self) -> float:
-        """CPU seconds of the process so far, all threads."""
-        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -175,11 +171,11 @@ async def _run(server: Server, clients: int, requests: int, args: argparse.Names
             latencies.append(time.perf_counter() - started)
             tokens += _completion_tokens(response.text, args.stream)
 
-    before, started = server.cpu_s(), time.perf_counter()
+    before, started = cpu_s(server.pid), time.perf_counter()
     async with httpx2.AsyncClient(timeout=600) as http:
         await asyncio.gather(*(one_client(http) for _ in range(clients)))
     seconds = time.perf_counter() - started
-    return Run(tokens / seconds, statistics.median(latencies), 1000 * (server.cpu_s() - before) / tokens)
+    return Run(tokens / seconds, statistics.median(latencies), 1000 * (cpu_s(server.pid) - before) / tokens)
 
 
 def _completion_tokens(text: str, stream: bool) -> int:

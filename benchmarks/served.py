@@ -61,6 +61,12 @@ def greedy_texts(model: Path, items: Sequence[Item], max_tokens: int) -> list[st
     return texts
 
 
+def cpu_s(pid: int) -> float:
+    """Processor seconds of a process so far, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _address(server: subprocess.Popen[bytes], log: Path) -> str:
     began = time.monotonic()
     while (address := re.search(r'"listening on ([^"\s]+)"', text := log.read_text())) is None:
