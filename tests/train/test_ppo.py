@@ -184,10 +184,6 @@ def rewards(cipher_model, tmp_path_factory):
     return root
 
 
-def rows_of(folder):
-    return metrics_of(folder)
-
-
 def test_a_run_on_reward_models_alone_is_rewarded_by_their_worst_case_and_starts_its_critic_from_one(
     cipher_model, rewards
 ):
@@ -199,7 +195,7 @@ def test_a_run_on_reward_models_alone_is_rewarded_by_their_worst_case_and_starts
     )  # fmt: skip
     stage.check(True)
     result = stage.run(place)
-    for row in rows_of(place.folder)[1:]:
+    for row in metrics_of(place.folder)[1:]:
         assert row["reward"] == pytest.approx(row["part/reward_model"], abs=1e-6)
         assert row["part/reward_model_spread"] > 0 and "part/verifier" not in row
         assert {"explained_variance", "value_loss", "kl", "ptx_loss"} <= row.keys()
@@ -212,7 +208,7 @@ def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run_with_its_critic(
     make_stage("ppo", **PPO, steps=2, save_every=2).run(halves)
     make_stage("ppo", **PPO, steps=4, save_every=2).run(halves)
     keys = ("loss", "value_loss", "explained_variance", "kl", "reward")
-    first, second = ([[row[key] for key in keys] for row in rows_of(place.folder)] for place in (whole, halves))
+    first, second = ([[row[key] for key in keys] for row in metrics_of(place.folder)] for place in (whole, halves))
     assert first == second
     a, b = (load_model(place.folder / "model", "cpu").parameters() for place in (whole, halves))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
