@@ -18,7 +18,6 @@ import os
 import resource
 import shutil
 import statistics
-import subprocess
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -27,9 +26,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.machine import commit
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, claim, run_recipe
-from ttc.core import Submission, TargetLike, Verdict
+from ttc.core import Submission, TargetLike, Verdict, Verifier
 from ttc.verifiers.exact import exact
 
 HERE = Path(__file__).resolve()
@@ -42,7 +42,7 @@ WAYS: dict[str, dict[str, str]] = {
 }
 
 
-class Waiting:
+class Waiting(Verifier):
     """The exact verifier after a fixed delay; verdicts of one round wait together."""
 
     name = "waiting"
@@ -59,9 +59,6 @@ class Waiting:
         """Wait, then compare."""
         await asyncio.sleep(self._seconds)
         return await self._inner.verify(target, submission)
-
-    async def close(self) -> None:
-        """Do nothing."""
 
 
 def waiting(*, seconds: float) -> Waiting:
@@ -131,10 +128,9 @@ def main() -> None:
             rows.append({"seed": seed, "ratios": ratios, **found})
             print(json.dumps(rows[-1]), flush=True)
     if options.save is not None:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
         date = datetime.now(UTC).isoformat(timespec="seconds")
         setting = {"steps": options.steps, "delay_s": delay}
-        facts = {"date": date, "commit": commit.strip(), **setting, "cores": os.cpu_count(), "load_at_start": load}
+        facts = {"date": date, "commit": commit(), **setting, "cores": os.cpu_count(), "load_at_start": load}
         options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
-import subprocess
+import json
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from benchmarks.machine import commit
 from evals.task import Task
+from train.base.stage import Setting, Stage
 from train.measure.measure import HeldOut, accuracy
+from train.recipe.recipe import read_recipe
+from train.recipe.run import RunOptions, run_recipe
 from train.registries import make_verifier
 from ttc.core import Sampling
 from ttc.engines.embedded.engine import embedded
@@ -60,6 +65,30 @@ def measurer(folder: Path, task: Task, limit: int, tokens: int, seed: int) -> Me
     return lambda model: asyncio.run(go(model))
 
 
+def cipher_base(folder: Path, seed: int) -> Path:
+    """The base model that the recipe cipher-grpo pretrains on a seed."""
+    recipe = read_recipe("cipher-grpo", overrides={"grpo.steps": "1", "grpo.eval_every": "1"})
+    run_recipe(recipe, RunOptions(folder / "base", seed, None, "cpu", torch.get_num_threads()), lambda text: None)
+    return folder / "base" / "1-pretrain" / "model"
+
+
+def staged(stage: Stage, base: Path, out: Path, seed: int) -> list[dict[str, Any]]:
+    """Run a stage of this toolkit from `base`, in the folder `out`, anew; the rows of its metrics."""
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    stage.run(Setting(out, base, seed, "cpu", torch.get_num_threads(), lambda text: None))
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def curve_of(rows: Sequence[Mapping[str, Any]], every: int) -> list[dict[str, float]]:
+    """The points of a stage that measured after every `every` updates."""
+    return [
+        {"step": row["step"], "greedy": round(row["held_out"], 4), "sampled": round(row["held_out_sampled"], 4)}
+        for row in rows
+        if "held_out" in row and row["step"] and row["step"] % every == 0
+    ]
+
+
 class Curve(TrainerCallback):  # type: ignore[misc]
     """TRL's model, measured every so many steps."""
 
@@ -75,7 +104,6 @@ class Curve(TrainerCallback):  # type: ignore[misc]
 
 def facts() -> dict[str, Any]:
     """Date, commit, versions of libraries, and number of threads."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers", "trl")}
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"date": date, "commit": commit, **versions, "threads": torch.get_num_threads()}
+    return {"date": date, "commit": commit(), **versions, "threads": torch.get_num_threads()}

@@ -28,13 +28,13 @@ import functools
 import json
 import resource
 import statistics
-import subprocess
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from benchmarks.machine import commit
 from ttc.cli.process import collect_rarely, keep_little
 from ttc.concurrent import gather
 from ttc.core import Completion, Engine, Message, Problem, Prompt, Sampling, Score, Scorer, Usage, UsageSink
@@ -58,16 +58,13 @@ def script(prompt: Prompt, path: tuple[int, ...], key: int) -> str:
     return "step\n\n" * (STEPS - done) + "\\boxed{7}"
 
 
-class Flat:
+class Flat(Scorer):
     """A scorer that costs nothing."""
 
     async def score(self, prompts: list[Prompt], on_usage: UsageSink) -> list[Score]:
         """Score by the path."""
         on_usage(Usage())
         return [Score(0.5 + 0.01 * (prompt.path[-1] % 7)) for prompt in prompts]
-
-    def release(self, problem_id: str) -> None:
-        """Do nothing."""
 
 
 STRATEGIES: dict[str, tuple[Any, int]] = {
@@ -273,9 +270,8 @@ def main() -> None:
             f"{100 * model['added_cpu']:.1f} % more processor time and {100 * model['added_wall']:.1f} % more wall"
         )
     if args.json:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         measured_now = {"rows": rows, "embedded": model}
-        found |= {"commit": commit.stdout.strip()} | {name: value for name, value in measured_now.items() if value}
+        found |= {"commit": commit()} | {name: value for name, value in measured_now.items() if value}
         args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 

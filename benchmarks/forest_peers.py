@@ -23,8 +23,6 @@ from benchmarks.tree_throughput import run_raw, run_tree
 from evals.tasks.arithmetic import arithmetic
 from ttc.engines.embedded.engine import embedded
 
-__all__ = ["AIMS", "PARTS", "Others"]
-
 TOKENS = 24
 
 TREES = {"tree_32x8": (32, 8, 24), "tree_32x8_short": (32, 8, 8), "tree_4x64": (4, 64, 16), "tree_4x4": (4, 4, 24)}

@@ -16,24 +16,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import datetime
 import itertools
 import json
 import multiprocessing
 import os
 import pathlib
-import platform
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import httpx2
 
-from benchmarks.serve_load import address_of
+from benchmarks.machine import occasion
+from benchmarks.served import cpu_s, serving_process
 
 WORDS = ("The", " answer", " is", " 7", ".")
 CLIENTS = (1, 8)
@@ -51,14 +47,11 @@ def main() -> None:
     if args.against is not None:
         compare((args.against, pathlib.Path.cwd()), args)
         return
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     load = round(os.getloadavg()[0], 2)
     with upstream() as one, upstream() as two, gateway(f"{one},{two}") as (front, pid):
         rows = [measured(clients, (one, two), front, pid, args) for clients in CLIENTS]
     report = {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+        **occasion(),
         "load_before": load,
         "real_time": os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR),
         "requests": args.requests,
@@ -140,24 +133,12 @@ async def run(urls: tuple[str, ...], clients: int, requests: int) -> list[float]
     return taken
 
 
-def cpu_s(pid: int) -> float:
-    """Processor seconds of a process so far."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @contextlib.contextmanager
 def gateway(behind: str, root: pathlib.Path | None = None) -> Iterator[tuple[str, int]]:
     """The address of `ttc serve`, of the checkout at `root`, in front of `behind`, and its process."""
     place = {} if root is None else {"PYTHONPATH": str(root.resolve())}
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
-        command = [sys.executable, "-m", "ttc", "serve", "up", "--upstream", behind, "--port", "0"]
-        server = subprocess.Popen(command, stderr=log, cwd=root, env=os.environ | place)
-        try:
-            yield f"{address_of(log, server)}/v1", server.pid
-        finally:
-            server.terminate()
-            server.wait(60)
+    with serving_process("up", "--upstream", behind, env=place, cwd=root) as (url, pid):
+        yield f"{url}/v1", pid
 
 
 @contextlib.contextmanager

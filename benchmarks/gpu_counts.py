@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -200,10 +201,24 @@ class MetaRuntime:
         return torch.zeros(like.shape, dtype=like.dtype)
 
 
+def meta_body(dims: Dims, pool: Any, **parts: Any) -> Any:
+    """A body of a GPU over meta tensors, whose prefill takes pages and computes nothing."""
+
+    def extend(items: Sequence[tuple[Any, Sequence[int]]]) -> list[tuple[None, Any]]:
+        segments = [pool.segment(prefix) for prefix, _ in items]
+        for segment, (_, ids) in zip(segments, items, strict=True):
+            pool.reserve(segment, len(ids))
+            segment.length += len(ids)
+        return [(None, segment) for segment in segments]
+
+    return SimpleNamespace(
+        ends_prompts=False, dims=dims, dtype=torch.bfloat16, device=torch.device("meta"), pool=pool, device_pool=pool,
+        extend=extend, prefill=extend, **parts,
+    )  # fmt: skip
+
+
 def wired(model: str, rows: int, cuda: CountingCuda, ended: set[int]) -> Any:
     """The batch of a GPU over meta tensors: the engine's own decoder, its step counted, prefill left out."""
-    from types import SimpleNamespace
-
     from ttc.engines.embedded.core.batch import BatchLimits
     from ttc.engines.embedded.device.ops import KERNEL_OPS
     from ttc.engines.embedded.gpu.attention import AttentionKernels
@@ -224,22 +239,12 @@ def wired(model: str, rows: int, cuda: CountingCuda, ended: set[int]) -> Any:
 
     pool = DevicePool(dims, torch.bfloat16, meta, 80_000, send)
 
-    def extend(items: Any) -> list[tuple[None, Any]]:
-        segments = [pool.segment(prefix) for prefix, _ in items]
-        for segment, (_, ids) in zip(segments, items, strict=True):
-            pool.reserve(segment, len(ids))
-            segment.length += len(ids)
-        return [(None, segment) for segment in segments]
-
     def on_token(draw: Any) -> None:
         draw.ended = draw.key in ended
 
-    body = SimpleNamespace(
-        ends_prompts=False,
-        dims=dims, dtype=torch.bfloat16, device=meta, pool=pool, device_pool=pool, extend=extend, prefill=extend,
-        windows=(None,) * 99,
-        runtime=MetaRuntime(cuda), kernels=AttentionKernels(decode, decode), ops=KERNEL_OPS,
-        step_weights=meta_weights(dims), max_context=32768,
+    body = meta_body(
+        dims, pool, windows=(None,) * 99, runtime=MetaRuntime(cuda), kernels=AttentionKernels(decode, decode),
+        ops=KERNEL_OPS, step_weights=meta_weights(dims), max_context=32768,
     )  # fmt: skip
     return DeviceBatch(body, DeviceDecoder, BatchLimits(rows, 1 << 40), on_token)  # type: ignore[arg-type]
 

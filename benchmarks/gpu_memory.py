@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_counts import SHAPES
+from benchmarks.gpu_counts import SHAPES, meta_body
 from ttc.engines.shared.shape import Dims
 
 RESULTS = Path(__file__).parent / "results" / "gpu_memory.json"
@@ -148,24 +148,7 @@ def engine(
     pool = DevicePool(dims, torch.bfloat16, meta, num_pages, lambda numbers: torch.empty(numbers.shape, device="meta"))
     pool._send = lambda numbers: torch.empty(numbers.shape, dtype=torch.long, device="meta")
 
-    def extend(items: Sequence[tuple[Any, Sequence[int]]]) -> list[tuple[None, Any]]:
-        segments = [pool.segment(prefix) for prefix, _ in items]
-        for segment, (_, ids) in zip(segments, items, strict=True):
-            pool.reserve(segment, len(ids))
-            segment.length += len(ids)
-        return [(None, segment) for segment in segments]
-
-    body = SimpleNamespace(
-        ends_prompts=False,
-        dims=dims,
-        dtype=torch.bfloat16,
-        device=meta,
-        pool=pool,
-        device_pool=pool,
-        extend=extend,
-        prefill=extend,
-        runtime=runtime,
-    )
+    body = meta_body(dims, pool, runtime=runtime)
 
     class CountedDecoder(DeviceDecoder):
         def __init__(self, body: Any) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -23,13 +22,11 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from benchmarks.beside_trl import Curve, facts, measurer, step_cost
+from benchmarks.beside_trl import Curve, cipher_base, curve_of, facts, measurer, staged, step_cost
 from benchmarks.over_seeds import SEEDS
 from evals.tasks.cipher import cipher
 from train.base.models import load_model, load_tokenizer
-from train.base.stage import Setting
 from train.recipe.recipe import read_recipe
-from train.recipe.run import RunOptions, run_recipe
 from ttc.answers import extract
 
 PROMPTS, GROUP, TOKENS, RATE, PROBLEMS, EVERY = 16, 8, 28, 3e-4, 128, 10
@@ -44,15 +41,7 @@ def ours(base: Path, out: Path, seed: int, steps: int, every: int = NEVER) -> li
         "held_out_limit": PROBLEMS if every < NEVER else 1,
     }  # fmt: skip
     recipe = read_recipe("cipher-grpo", overrides={f"grpo.{name}": str(value) for name, value in fields.items()})
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
-    recipe.steps[1].stage.run(Setting(out, base, seed, "cpu", torch.get_num_threads(), lambda text: None))
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {"step": row["step"], "greedy": round(row["held_out"], 4), "sampled": round(row["held_out_sampled"], 4)}
-        for row in rows
-        if "held_out" in row and row["step"] and row["step"] % every == 0
-    ]
+    return curve_of(staged(recipe.steps[1].stage, base, out, seed), every)
 
 
 def theirs(base: Path, out: Path, seed: int, steps: int, curve: Curve | None = None) -> None:
@@ -82,9 +71,7 @@ def theirs(base: Path, out: Path, seed: int, steps: int, curve: Curve | None = N
 
 def row(seed: int, steps: int, folder: Path) -> dict[str, Any]:
     """Both on one seed's base."""
-    recipe = read_recipe("cipher-grpo", overrides={"grpo.steps": "1", "grpo.eval_every": "1"})
-    run_recipe(recipe, RunOptions(folder / "base", seed, None, "cpu", torch.get_num_threads()), lambda text: None)
-    base = folder / "base" / "1-pretrain" / "model"
+    base = cipher_base(folder, seed)
     curve = Curve(measurer(base, cipher(), PROBLEMS, TOKENS, seed), EVERY)
     theirs(base, folder / "trl", seed, steps, curve)
     own: dict[str, Any] = {"curve": ours(base, folder / "ours", seed, steps, EVERY)}

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import subprocess
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.machine import commit
 from train.base.stage import Setting
 from train.measure.measure import task_gains
 from train.recipe.recipe import read_recipe
@@ -73,8 +73,7 @@ def main() -> None:
             rows.append(run(Path(scratch) / "run", seed, changes))
         print(json.dumps(rows[-1]), flush=True)
         if options.save is not None:
-            commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-            facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.strip()}
+            facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
             setting = {"recipe": "arithmetic-grpo", "base": "ttc/nano/teacher", "changes": changes, "n": 1000}
             options.save.write_text(json.dumps({**facts, **setting, "rows": rows}, indent=1) + "\n")
 

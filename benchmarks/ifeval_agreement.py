@@ -98,9 +98,7 @@ async def _ours(rows: Sequence[Mapping[str, Any]]) -> tuple[dict[Mode, list[Verd
 
 
 def _compared(
-    rows: Sequence[Mapping[str, Any]],
-    ours: Mapping[Mode, Sequence[Verdict]],
-    reference: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]], ours: Mapping[Mode, Sequence[Verdict]], reference: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
     counts: dict[str, Any] = {}
     differences: list[dict[str, Any]] = []

@@ -19,11 +19,19 @@ def machine() -> str:
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} cores"
 
 
+def commit() -> str:
+    """The short hash of this checkout's commit; empty outside one."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
 def stamp() -> dict[str, Any]:
     """When, of which commit and at what cost in processor time so far, for a saved result."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
-    return {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), 1),
-    }
+    used = round(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]), 1)
+    return {"date": datetime.date.today().isoformat(), "commit": commit(), "cpu_seconds": used}
+
+
+def occasion() -> dict[str, Any]:
+    """When, of which commit and on what kind of machine, for a saved result."""
+    system = {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()}
+    return {"date": datetime.date.today().isoformat(), "commit": commit(), "machine": system}

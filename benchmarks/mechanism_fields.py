@@ -71,7 +71,7 @@ _ADVANTAGE_PARTS: Mapping[str, Mapping[str, Callable[[Spec], Spec | None]]] = {
     "reinforce_pp": {"baseline": lambda of: {"baseline": "none"} if of["baseline"] == "group" else None},
 }
 _PAIR_PARTS: Mapping[str, Mapping[str, Callable[[Spec], Spec | None]]] = {
-    "dpo": {"per token": lambda of: {"per_token": False} if of["per_token"] else None},
+    "dpo": {"per token": lambda of: {"per_token": False} if of["per_token"] else None}
 }
 _OPTIONS: Mapping[str, frozenset[str]] = {
     "ppo": frozenset({"clip_low", "clip_high", "dual_clip"}),

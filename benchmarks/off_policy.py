@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -30,11 +29,9 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from benchmarks.beside_trl import facts, step_cost
+from benchmarks.beside_trl import cipher_base, facts, staged, step_cost
 from benchmarks.over_seeds import SEEDS, t_interval
-from train.base.stage import Setting
 from train.recipe.recipe import read_recipe
-from train.recipe.run import RunOptions, run_recipe
 
 STALE = {"asynchronous": "true", "max_staleness": "2", "minibatches": "4", "epochs": "4"}
 WAYS: Mapping[str, Mapping[str, str]] = {
@@ -55,22 +52,16 @@ def curve(way: str, base: Path, out: Path, seed: int, rounds: int, every: int = 
     fields = {**WAYS[way], "steps": str(rounds), "eval_every": str(every), "save_every": str(NEVER), "record": "false"}
     fields["held_out_limit"] = "128" if every < NEVER else "1"
     recipe = read_recipe("cipher-grpo", overrides={f"grpo.{name}": value for name, value in fields.items()})
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
-    recipe.steps[1].stage.run(Setting(out, base, seed, "cpu", torch.get_num_threads(), lambda text: None))
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [
         {"round": row["step"], "sampled": round(row["held_out_sampled"], 4), "staleness": row.get("staleness", 0.0)}
-        for row in rows
+        for row in staged(recipe.steps[1].stage, base, out, seed)
         if "held_out_sampled" in row and row["step"] % every == 0
     ]
 
 
 def measured(seed: int, folder: Path, costs: Mapping[str, float]) -> dict[str, Any]:
     """Every way's curve on one seed's base; costs are measured on the first seed."""
-    recipe = read_recipe("cipher-grpo", overrides={"grpo.steps": "1", "grpo.eval_every": "1"})
-    run_recipe(recipe, RunOptions(folder / "base", seed, None, "cpu", torch.get_num_threads()), lambda text: None)
-    base, found = folder / "base" / "1-pretrain" / "model", dict[str, Any]()
+    base, found = cipher_base(folder, seed), dict[str, Any]()
     for way, updates in PER_ROUND.items():
         rounds = UPDATES // updates
         points = curve(way, base, folder / way, seed, rounds, max(1, rounds // POINTS))

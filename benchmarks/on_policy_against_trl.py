@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,13 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
-from benchmarks.beside_trl import Curve, facts, measurer, step_cost
+from benchmarks.beside_trl import Curve, curve_of, facts, measurer, staged, step_cost
 from benchmarks.distill.arms import FEW
 from benchmarks.distill.place import Place
 from benchmarks.distill.stock import teacher, warmed
 from benchmarks.over_seeds import SEEDS, TUNED_ON, t_interval
 from evals.tasks.chain import chain
 from train.base.models import load_model, load_tokenizer
-from train.base.stage import Setting
 from train.registries import STAGES
 
 RATES = (3e-4, 1e-3, 3e-3)
@@ -48,17 +46,8 @@ def ours(place: Place, rate: float, steps: int, every: int = NEVER) -> list[dict
         "held_out_limit": PROBLEMS if every < NEVER else 1,
     }  # fmt: skip
     health = {"train_above_held_out": {"action": "warn"}}  # 64 problems are known by heart
-    out = place.folder / "ours"
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
     stage = STAGES.create("on_policy", fields, supply={"health": health})
-    stage.run(Setting(out, warmed(place, FEW), place.seed, "cpu", torch.get_num_threads(), lambda text: None))
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    return [
-        {"step": row["step"], "greedy": round(row["held_out"], 4), "sampled": round(row["held_out_sampled"], 4)}
-        for row in rows
-        if "held_out" in row and row["step"] and row["step"] % every == 0
-    ]
+    return curve_of(staged(stage, warmed(place, FEW), place.folder / "ours", place.seed), every)
 
 
 def theirs(place: Place, rate: float, steps: int, curve: Curve | None = None) -> None:

@@ -18,8 +18,6 @@ from evals.allocation.calibrate import LADDER, DrawPool, is_right
 from ttc.choosing.selection import Select
 from ttc.errors import ConfigError
 
-__all__ = ["Arm", "Kind", "Share", "allocate", "curve", "hull", "reached"]
-
 ORDERS = 16
 
 

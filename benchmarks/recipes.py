@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.machine import commit
 from benchmarks.over_seeds import SEEDS
 from evals.numbers.statistics import paired_interval
 from train.base.stage import DONE, Setting, read_result
@@ -77,7 +78,7 @@ def run(name: str, seed: int, out: Path) -> None:
     row = {
         "recipe": name,
         "seed": seed,
-        "commit": _commit(),
+        "commit": commit(),
         "stages": rows,
         "retention": kept,
         "cpu_seconds": spent,
@@ -116,10 +117,6 @@ def sampled_gain(task: str, before: Path, after: Path, setting: Setting) -> dict
     values = {"before": fmean(first), "after": fmean(last), "gain": change.value}
     values |= {"gain_low": change.low, "gain_high": change.high}
     return {**{part: round(value, 4) for part, value in values.items()}, "gains": gains}
-
-
-def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
 
 
 class _Clock:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.holes import HERE, HOLES, MAX_STEPS, SYMBOLS
+from benchmarks.machine import commit
 from train.base.rollout import Rollout, read_rollouts
 from train.recipe.recipe import Recipe, read_recipe
 from train.recipe.run import RunOptions, claim, run_recipe
@@ -71,11 +71,7 @@ def run(hole: str, seed: int, out: Path) -> dict[str, Any]:
     results = run_recipe(recipe, options, lambda text: None)
     if not base.exists():
         shutil.copytree(folder / BASE, base)
-    return {"hole": hole, "seed": seed, "stopped": results[-1].stopped, "commit": _commit()}
-
-
-def _commit() -> str:
-    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    return {"hole": hole, "seed": seed, "stopped": results[-1].stopped, "commit": commit()}
 
 
 def told(folder: Path) -> dict[str, Any]:

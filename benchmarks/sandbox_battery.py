@@ -219,7 +219,7 @@ GROUPS: Mapping[str, str] = {
 
 LEGENDS: Mapping[str, str] = {
     "escape": "The outcome is the exception that stopped the program. `ZeroDivisionError` is its own last line: it "
-    "came that far, with nothing.",
+    "came that far, with nothing."
 }
 """What the cells of a group mean, where a word is not enough."""
 

@@ -16,24 +16,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
-import os
 import random
-import re
 import resource
-import socket
-import subprocess
-import sys
 import tempfile
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.vllm_tree import facts
+from tests.ttc.vllm_server import counted, vllm_server
 from ttc.core import Completion, Message, Prompt, Scorer, Usage
 from ttc.scorers.prm import prm
 from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, StepsOverHttp
@@ -41,8 +35,7 @@ from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, StepsOverHt
 PROBLEMS, DEPTH, CHILDREN, KEPT = 12, 6, 4, 2
 WORDS = """the a one two three first then so we know that number sum product of is equal to half twice it and with from
 take add find how many each total more less than left apples train hours speed length area side angle because hence"""
-SERVER = ["--max-model-len", "2048", "--block-size", "32", "--enforce-eager", "--enable-prompt-tokens-details"]
-SERVER += ["--no-enable-chunked-prefill", "--served-model-name", "reward"]
+SERVER = ["--max-model-len", "2048", "--served-model-name", "reward"]
 POOLING = ["--runner", "pooling", "--pooler-config"]
 TOKENS = [*POOLING, '{"tok_pooling_type": "ALL"}']
 WAYS = {
@@ -52,7 +45,6 @@ WAYS = {
     "http, tokens": TOKENS,
 }
 """How the server is started, by the way that the scorer then takes."""
-ENVIRONMENT = {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def searches(delimiter: str) -> list[list[list[Prompt]]]:
@@ -172,39 +164,10 @@ def random_model(tokenizer: Path, folder: Path, form: Form) -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def vllm_server(folder: Path, *options: str) -> Iterator[str]:
-    """A vLLM server of `folder` on loopback."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), *SERVER, *options]
-    with tempfile.TemporaryDirectory() as scratch, (Path(scratch) / "log").open("wb") as log:
-        where = {"stdout": log, "stderr": subprocess.STDOUT, "cwd": scratch}
-        process = subprocess.Popen([*command, "--port", str(port)], env=os.environ | ENVIRONMENT, **where)
-        try:
-            while process.poll() is None:
-                with contextlib.suppress(OSError):
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
-                    break
-                time.sleep(0.5)
-            else:
-                sys.exit((Path(scratch) / "log").read_text(errors="replace")[-2000:])
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def counted(url: str) -> int:
+def computed(url: str) -> int:
     """Prompt tokens that the server has computed, by its own counters."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=10) as reply:
-        text = reply.read().decode()
-    found = {
-        name: sum(float(value) for value in re.findall(rf"^vllm:{name}_total\{{[^}}]*\}} (\S+)$", text, re.M))
-        for name in ("prefix_cache_hits", "prompt_tokens")
-    }
-    return int(found["prompt_tokens"] - found["prefix_cache_hits"])
+    counts = counted(url)
+    return counts["prompt_tokens"] - counts["prefix_cache_hits"]
 
 
 def measure(kind: str, folder: Path, form: Form, backends: Sequence[str]) -> list[dict[str, Any]]:
@@ -214,13 +177,13 @@ def measure(kind: str, folder: Path, form: Form, backends: Sequence[str]) -> lis
     reference: list[float] = []
 
     def add(backend: str, scorer: Scorer, url: str | None = None) -> None:
-        before = 0 if url is None else counted(url)
+        before = 0 if url is None else computed(url)
         scored, scores = asyncio.run(play(scorer, found))
         reference.extend(scores if not reference else [])
         apart = max(abs(a - b) for a, b in zip(scores, reference, strict=True))
         row = {"model": kind, "backend": backend, "ratio": scored / whole, "scored": scored, "unique": whole}
         row["tokens_per_step"] = whole / len(scores)
-        row["counted_by_the_server"] = None if url is None else counted(url) - before
+        row["counted_by_the_server"] = None if url is None else computed(url) - before
         rows.append({**row, "largest_difference": apart})
         print(f"{kind:12} {backend:18} {scored / whole:6.3f} scored tokens per unique token, scores within {apart:.4f}")
         print(f"{'':12} the server counted {row['counted_by_the_server']}, the ledger {scored}", flush=True)
@@ -230,7 +193,7 @@ def measure(kind: str, folder: Path, form: Form, backends: Sequence[str]) -> lis
     if "vllm" in backends:
         add("vllm", prm(str(folder), InVllm(max_context=2048, kv_cache_bytes=1 << 30), adapter=form.adapter))
     for way in [way for way in form.ways if way in backends]:
-        with vllm_server(folder, *WAYS[way]) as url:
+        with tempfile.TemporaryDirectory() as log, vllm_server(str(folder), Path(log), *SERVER, *WAYS[way]) as url:
             add(way, prm(str(folder), StepsOverHttp(base_url=url), adapter=form.adapter), url)
     return rows
 

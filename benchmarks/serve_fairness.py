@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
 import json
-import os
 import pathlib
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.machine import occasion
 from serve.operator.config import from_options
 from serve.operator.keys import ANYONE
 from serve.requests.fields import SamplingRequest, ServeRequest
@@ -68,13 +65,10 @@ def main() -> None:
     parser.add_argument("--chats", type=int, default=20)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     rows = asyncio.run(measured(args.chats))
     ratio = rows["beside"]["cpu_ms"] / rows["alone"]["cpu_ms"]
     report = {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+        **occasion(),
         "searches": SEARCHES,
         "width": WIDTH,
         "chats": args.chats,

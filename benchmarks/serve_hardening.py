@@ -14,24 +14,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import itertools
 import json
 import os
 import pathlib
-import platform
 import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import httpx2
 
-from benchmarks.serve_load import address_of
+from benchmarks.machine import occasion
+from benchmarks.served import serving_process
 from tests.serve.faulty import Play, faulty, well
 from tests.serve.test_gateway import FAULTS
 from tests.serve.test_sockets import CASES, SECRET
@@ -60,7 +56,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    with server("--engine", "simulated", "--name", "m", *SOCKETS, key=SECRET) as (url, pid):
+    with serving_process("--engine", "simulated", "--name", "m", *SOCKETS, env={"TTC_SERVE_KEY": SECRET}) as (url, pid):
         place = address(url)
         cases = {name: play_of(place, data) for name, (data, _) in CASES.items()}
         floods = {name: flood_of(place, parts) for name, parts in FLOODS.items()}
@@ -78,7 +74,7 @@ def main() -> None:
 
 def of_faults() -> list[Expense]:
     """Each fault of a server behind, for a whole reply and for a stream."""
-    with faulty() as behind, server("up", "--name", "m", "--upstream", behind.url, *BEHIND) as (url, pid):
+    with faulty() as behind, serving_process("up", "--name", "m", "--upstream", behind.url, *BEHIND) as (url, pid):
 
         def fault_of(play: Play, stream: bool) -> Callable[[], None]:
             def act() -> None:
@@ -96,11 +92,8 @@ def of_faults() -> list[Expense]:
 
 def report(kinds: Mapping[str, Sequence[Expense]], repeats: int) -> dict[str, object]:
     """All figures, with the conditions."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+        **occasion(),
         "load": round(os.getloadavg()[0], 2),
         "repeats": repeats,
         "kinds": {name: [asdict(row) for row in rows] for name, rows in kinds.items()},
@@ -201,19 +194,6 @@ def resident_kib(pid: int) -> float:
     """Resident memory of a process."""
     pages = int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1024
-
-
-@contextlib.contextmanager
-def server(*options: str, key: str = "") -> Iterator[tuple[str, int]]:
-    """The address and the process of `ttc serve`."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
-        command = [sys.executable, "-m", "ttc", "serve", "--port", "0", *options]
-        child = subprocess.Popen(command, stderr=log, env=os.environ | ({"TTC_SERVE_KEY": key} if key else {}))
-        try:
-            yield address_of(log, child), child.pid
-        finally:
-            child.terminate()
-            child.wait(60)
 
 
 if __name__ == "__main__":

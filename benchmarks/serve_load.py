@@ -15,26 +15,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
 import itertools
 import json
 import os
 import pathlib
-import platform
 import random
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import asdict, dataclass
-from typing import IO, Any
+from typing import Any
 
 import httpx2
 
+from benchmarks.machine import occasion
+from benchmarks.served import cpu_s, serving_process
+
 MESSAGES = ["12+30*2", "(4+5)*3-2", "7*8+1", "99-3*(2+4)", "(1+2)*(3+4)", "6*6-6"]
 SLOW_S = 0.02
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +74,14 @@ def main() -> None:
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     load = round(os.getloadavg()[2], 2)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     with (
-        tempfile.TemporaryFile("w+", encoding="utf-8") as log,  # a pipe that nobody reads would stop the server
         tempfile.TemporaryDirectory() as folder,
+        serving_process(*_engine(args, pathlib.Path(folder)), env=ONE_THREAD) as (url, pid),
     ):
-        command = [sys.executable, "-m", "ttc", "serve", "--port", "0", *_engine(args, pathlib.Path(folder))]
-        server = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        try:
-            rows = asyncio.run(_waves(address_of(log, server), server.pid, args))
-        finally:
-            server.terminate()
-            server.wait(60)
+        rows = asyncio.run(_waves(url, pid, args))
     report = {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
+        **occasion(),
         "cpu_seconds": rows[-1]["state"]["cpu_s"],
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
         "streams": args.streams,
         "warmup_waves": args.warmup,
         "seed": args.seed,
@@ -114,17 +106,6 @@ def _engine(args: argparse.Namespace, folder: pathlib.Path) -> list[str]:
     reply = "a thought of some length, " * 4 + "</think>\n\nThe answer is 7."
     file.write_text(json.dumps({message: [reply] for message in MESSAGES}), encoding="utf-8")
     return [str(file), "--engine", "scripted", "--name", "nano-teacher", "--set", "engine.thinking=true"]
-
-
-def address_of(log: IO[str], server: subprocess.Popen[bytes]) -> str:
-    """The server's address, once it has printed it."""
-    while server.poll() is None:
-        log.seek(0)
-        found = re.search(r'"listening on ([^"\s]+)"', log.read())
-        if found:
-            return found[1]
-        time.sleep(0.1)
-    raise SystemExit("ttc serve did not start")
 
 
 async def _waves(url: str, pid: int, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -205,14 +186,13 @@ async def _state(probe: httpx2.AsyncClient, url: str, pid: int) -> State:
         return sum(int(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\d+)$", text, re.M))
 
     status = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    stat = pathlib.Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     resident = re.search(r"VmRSS:\s+(\d+)", status)
     return State(
         running=gauge("ttc_num_requests_running"),
         sequences=gauge("ttc_num_sequences_running"),
         descriptors=len(os.listdir(f"/proc/{pid}/fd")),
         resident_kib=int(resident[1]) if resident else 0,
-        cpu_s=round(sum(map(int, stat.rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK"), 2),
+        cpu_s=round(cpu_s(pid), 2),
     )
 
 

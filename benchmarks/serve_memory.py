@@ -13,20 +13,15 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
 import json
-import os
 import pathlib
-import platform
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from typing import Any
 
 import httpx2
 
-from benchmarks.serve_load import address_of
+from benchmarks.machine import occasion
+from benchmarks.served import serving_process
 
 EVERY = 500
 GOAL = 0.02
@@ -42,11 +37,8 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=8)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     report: dict[str, Any] = {
-        "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
+        **occasion(),
         "engine": args.engine,
         "requests": args.requests,
         "clients": args.clients,
@@ -64,14 +56,8 @@ def measured(size: int, args: argparse.Namespace) -> dict[str, Any]:
     """Resident MiB every 500 requests with a cache of `size` MiB."""
     options = ["--set", f"engine.kv_bytes={size << 20}"] if size and args.engine == "embedded" else []
     options = options if args.engine == "embedded" else ["--engine", args.engine, "--scorer", args.engine]
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as log:
-        command = [sys.executable, "-m", "ttc", "serve", "--port", "0", *options]
-        server = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        try:
-            resident = asyncio.run(waves(address_of(log, server), server.pid, args))
-        finally:
-            server.terminate()
-            server.wait(60)
+    with serving_process(*options, env={"OMP_NUM_THREADS": "1"}) as (url, pid):
+        resident = asyncio.run(waves(url, pid, args))
     half = resident[: len(resident) // 2 + 1]
     growth = max(resident) / max(half) - 1
     return {"kv_mib": size, "resident_mib": resident, "last_half_adds": round(growth, 4), "plateau": growth < GOAL}

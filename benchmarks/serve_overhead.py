@@ -31,6 +31,9 @@ from typing import Any
 
 import httpx2
 
+from benchmarks.machine import commit
+from benchmarks.served import cpu_s
+
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -77,7 +80,7 @@ def main() -> None:
     report = {
         "model": pathlib.Path(model).name,
         "runs": args.runs,
-        "commit": _commit(),
+        "commit": commit(),
         "streamed": args.stream,
         "max_tokens": args.max_tokens,
         "cores": os.cpu_count(),
@@ -90,22 +93,12 @@ def main() -> None:
         args.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
-def _commit() -> str:
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
-
-
 @dataclass(frozen=True, slots=True)
 class Server:
     """A server that runs."""
 
     url: str
     pid: int
-
-    def cpu_s(self) -> float:
-        """CPU seconds of the process so far, all threads."""
-        fields = pathlib.Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -178,11 +171,11 @@ async def _run(server: Server, clients: int, requests: int, args: argparse.Names
             latencies.append(time.perf_counter() - started)
             tokens += _completion_tokens(response.text, args.stream)
 
-    before, started = server.cpu_s(), time.perf_counter()
+    before, started = cpu_s(server.pid), time.perf_counter()
     async with httpx2.AsyncClient(timeout=600) as http:
         await asyncio.gather(*(one_client(http) for _ in range(clients)))
     seconds = time.perf_counter() - started
-    return Run(tokens / seconds, statistics.median(latencies), 1000 * (server.cpu_s() - before) / tokens)
+    return Run(tokens / seconds, statistics.median(latencies), 1000 * (cpu_s(server.pid) - before) / tokens)
 
 
 def _completion_tokens(text: str, stream: bool) -> int:

@@ -26,7 +26,6 @@ import io
 import json
 import os
 import pstats
-import shutil
 import tempfile
 import threading
 import time
@@ -41,10 +40,9 @@ from unittest import mock
 import torch
 from transformers.utils import logging as transformers_logging
 
-from benchmarks.beside_trl import facts, step_cost
+from benchmarks.beside_trl import facts, staged, step_cost
 from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout
-from train.base.stage import Setting
 from train.registries import STAGES, make_task
 from train.rollouts.rewards import Shaping
 
@@ -82,13 +80,9 @@ def questions(folder: Path) -> list[dict[str, str]]:
 
 def run_stage(kind: str, fields: Mapping[str, Any], model: Path, out: Path, *, half: bool) -> float | None:
     """Run a stage of this toolkit; returns the mean tokens of a rollout, if there are any."""
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
     common = {"lr": RATE, "eval_every": NEVER, "save_every": NEVER, "autocast": half}
     stage = STAGES.create(kind, {**common, **fields}, supply={})
-    stage.run(Setting(out, model, SEED, "cpu", torch.get_num_threads(), lambda text: None))
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    lengths = [row["tokens_mean"] for row in rows if "tokens_mean" in row]
+    lengths = [row["tokens_mean"] for row in staged(stage, model, out, SEED) if "tokens_mean" in row]
     return fmean(lengths) if lengths else None
 
 

@@ -19,7 +19,6 @@ import json
 import random
 import re
 import resource
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from typing import TypeAlias
 import torch
 from transformers.utils import logging as transformers_logging
 
+from benchmarks.machine import commit as head
 from evals.numbers.step_metrics import Judged, first_error, ranking
 from evals.tasks.cipher import Cipher, noisy, question
 from train.base.stage import Setting, Stage, StageResult, read_result, write_result
@@ -241,13 +241,12 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     about = {"date": datetime.now(UTC).date().isoformat(), "language": LANGUAGE, "n": SOLUTIONS}
     rows: list[Row] = json.loads(args.save.read_text())["rows"] if args.save.is_file() else []
     for seed in args.seeds:
         for part in PARTS:
             if all((row["seed"], row["part"]) != (seed, part) for row in rows):
-                rows += measure(seed, args.out / str(seed), part, commit)
+                rows += measure(seed, args.out / str(seed), part, head())
                 args.save.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 

@@ -19,12 +19,12 @@ import argparse
 import datetime
 import json
 import platform
-import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit
 from evals.numbers.compare import RunComparison, Side, compare_all
 from evals.numbers.summary import read_summary
 from evals.run_folder import read_run
@@ -97,10 +97,7 @@ def modes(bench: Bench, default_level: int) -> dict[str, Any]:
             *("--temperature", "0", "--thinking", "off", "--level", str(level)),
             limit=_few(bench, level),
         )
-        found[str(level)] = {
-            "runs": [bench.entry(on.label), bench.entry(off.label)],
-            "pair": asdict(pair(off, on)),
-        }
+        found[str(level)] = {"runs": [bench.entry(on.label), bench.entry(off.label)], "pair": asdict(pair(off, on))}
     return found
 
 
@@ -155,9 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     bench = Bench(args.out, args.limit, args.seed)
     result = {
         "date": datetime.date.today().isoformat(),
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
+        "commit": commit(),
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
         "level": DEFAULT_LEVEL,
         "problems": args.limit,

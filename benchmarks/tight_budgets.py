@@ -14,11 +14,11 @@ import argparse
 import datetime
 import json
 import platform
-import subprocess
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit
 from benchmarks.strategies import Bench, pair
 from evals.numbers.compare import Side
 
@@ -31,12 +31,7 @@ def measure(bench: Bench, tokens: int, n: int) -> dict[str, Any]:
     budget = ("--budget", f"tokens={tokens}", "--concurrency", "256")
     vote = bench.run(f"majority-{tokens}", "majority", "--n", "64", *budget)
     tree = bench.run(f"tree-{tokens}", "tree", "--n", str(n), *budget)
-    return {
-        "tokens": tokens,
-        "pair": asdict(pair(vote, tree)),
-        "majority": spending(vote),
-        "tree": spending(tree),
-    }
+    return {"tokens": tokens, "pair": asdict(pair(vote, tree)), "majority": spending(vote), "tree": spending(tree)}
 
 
 def spending(side: Side) -> dict[str, float]:
@@ -77,7 +72,6 @@ def main() -> None:
     for row in rows:
         print(line(row))
     if args.save:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
         conditions = {
             "model": "packaged teacher, scored by the packaged reward model",
             "task": "arithmetic, default level, held out",
@@ -85,7 +79,7 @@ def main() -> None:
             "seed": args.seed,
             "n": args.n,
             "date": datetime.date.today().isoformat(),
-            "commit": commit.stdout.strip(),
+            "commit": commit(),
             "machine": platform.machine(),
         }
         args.save.write_text(json.dumps({**conditions, "rows": rows}, indent=1) + "\n", encoding="utf-8")

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -30,6 +29,7 @@ import torch
 
 from benchmarks.collapse_parts import HERE
 from benchmarks.holes import HERE as WALKS
+from benchmarks.machine import commit
 from train.recipe.recipe import read_recipe
 from train.recipe.run import RunOptions, run_recipe
 
@@ -103,8 +103,7 @@ def main() -> None:
         shown = {key: rows[-1][key] for key in ("case", "seed", "steps", "fired", "caught_at", "held_out")}
         print(json.dumps(shown), flush=True)
     if options.save is not None:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout
-        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit.strip()}
+        facts = {"date": datetime.now(UTC).isoformat(timespec="seconds"), "commit": commit()}
         facts["torch"], facts["python"] = torch.__version__, sys.version.split()[0]
         options.save.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
 

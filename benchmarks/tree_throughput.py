@@ -16,13 +16,13 @@ import asyncio
 import datetime
 import json
 import statistics
-import subprocess
 import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.machine import commit
 from evals.tasks.arithmetic import arithmetic
 from ttc.core import Answer, Completion, Engine, Problem, Prompt, Sampling, UsageSink
 from ttc.engines.embedded.engine import embedded
@@ -131,7 +131,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--save", type=Path)
     args = parser.parse_args(arguments)
     result = asyncio.run(measure(args))
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     options = {k: v for k, v in vars(args).items() if k != "save"}
     print(
         f"tree {result['tree']:,.0f} tok/s, raw {result['raw']:,.0f} tok/s at {result['live']:.0f} live sequences:"
@@ -139,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if args.save:
         args.save.parent.mkdir(parents=True, exist_ok=True)
-        row = {"date": datetime.date.today().isoformat(), "commit": commit, **options, **result}
+        row = {"date": datetime.date.today().isoformat(), "commit": commit(), **options, **result}
         args.save.write_text(json.dumps(row, indent=1) + "\n", encoding="utf-8")
 
 

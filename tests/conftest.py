@@ -46,6 +46,18 @@ def repository() -> pathlib.Path:
     return pathlib.Path(__file__).parents[1]
 
 
+@pytest.fixture(scope="session")
+def sandboxed() -> None:
+    """Skips the test where no sandbox works."""
+    from ttc.errors import ConfigError
+    from ttc.sandbox.probe import probe
+
+    try:
+        probe()
+    except ConfigError as exc:
+        pytest.skip(str(exc))
+
+
 @pytest.fixture(scope="module")
 def without_matplotlib() -> Iterator[None]:
     """As where it is not installed: figures cost most of a short run, and such tests look at none."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-__all__ = ["heavy_modules_of"]
-
 _CODE = """
 import sys
 from ttc.cli.cli import main

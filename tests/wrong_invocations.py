@@ -56,7 +56,6 @@ RIGHT: dict[tuple[str, ...], tuple[str, ...]] = {
 }
 """What a command needs beside the option under test, with {run} an evaluation, {out} a new folder, {model} a model."""
 
-
 NAMING = ("solve", "chat", "eval", "quickstart", "report", "replay", "calibrate", "serve", "list", "verify", "doctor")
 """Commands of which the wrong option is the only fault of the line, so the message must name it."""
 

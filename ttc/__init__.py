@@ -98,7 +98,6 @@ _HOMES = {
     "ttc.session.thinking": ("Thinking",),
 }
 
-
 if not TYPE_CHECKING:  # to a type checker, a name that is not listed does not exist
 
     def __getattr__(name: str) -> object:

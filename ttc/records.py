@@ -222,7 +222,6 @@ _GENERICS: Mapping[Any, Callable[[tuple[Any, ...]], Decoder]] = {
     Mapping: _mapping,
 }
 
-
 SCHEMA = 1
 
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit
 from train.base.adapters import merge_adapter
 from train.recipe.adapt import Adaptation, adapted
 from ttc.errors import ConfigError
@@ -102,7 +103,7 @@ class ChainPlace:
         machine = {"torch": torch.__version__, "cpus": os.cpu_count(), "threads": os.environ.get("OMP_NUM_THREADS", "")}
         if self.device != "cpu":
             machine["device"] = torch.cuda.get_device_name(self.device)
-        return {"commit": self.commit or _commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}", **machine}
+        return {"commit": self.commit or commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}", **machine}
 
 
 def written(value: object, indent: str = "") -> str:
@@ -112,8 +113,3 @@ def written(value: object, indent: str = "") -> str:
     deeper = indent + " "
     lines = [f"{deeper}{json.dumps(key)}: {written(item, deeper)}" for key, item in value.items()]
     return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
-
-
-def _commit() -> str:
-    command = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 from benchmarks.distill.place import Place, cpu_seconds
+from benchmarks.machine import commit
 from benchmarks.over_seeds import SEEDS
 from ttc.errors import TTCError
 
@@ -74,8 +74,7 @@ def _log(text: str) -> None:
 
 def _facts() -> dict[str, str]:
     """Date and commit, stored in every row to distinguish rows of several runs."""
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    found = {"commit": asked.stdout.strip(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
+    found = {"commit": commit(), "date": f"{datetime.now(UTC):%Y-%m-%d}"}
     return {**found, "torch": torch.__version__, "python": sys.version.split()[0], "threads": "1"}
 
 

@@ -17,8 +17,6 @@ from distill.generation.ledger import AnswerLedger
 from train.base.models import load_model
 from train.base.weights import num_parameters
 
-__all__ = ["measure"]
-
 PROMPT = 20
 GROUPS, DRAWS = 16, 8
 ROWS = 32

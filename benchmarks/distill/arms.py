@@ -20,18 +20,13 @@ from benchmarks.distill.place import FEWER, Answers, Place, gap, told
 from benchmarks.distill.stock import rows_of, stopped, teacher, trained_tokens, warmed
 from distill.data.dataset import DATA, LINEAGE, read_lines
 
-__all__ = ["control", "measure"]
-
 ROWS = 64
 TRACE = 46
 """Tokens of an answer without a mistake: six steps of seven, the two marks of thinking, the answer, the end."""
 FEW: Mapping[str, object] = {"task": "chain:split=train,count=64", "smoke_failures": 4}
 _KNOWN_BY_HEART = {"train_above_held_out": {"action": "warn"}}
 _FAIR: Mapping[str, object] = {"train.rows": ROWS, "train.lr": 3e-3, "train.warmup": 10}
-_FEW: Mapping[str, Mapping[str, object]] = {
-    "on_policy": FEW,
-    "imitation": {**FEW, "n": 4, "train.held_out_share": 0.1},
-}
+_FEW: Mapping[str, Mapping[str, object]] = {"on_policy": FEW, "imitation": {**FEW, "n": 4, "train.held_out_share": 0.1}}
 _UNLIMITED: Mapping[str, Mapping[str, object]] = {
     "on_policy": {
         "task": "chain:split=train,count=16000", "train.prompts": 64, "train.n": 1, "train.sampler": "fresh",

@@ -14,16 +14,10 @@ from benchmarks.distill.stock import rejection_student, student, teacher
 from train.base.models import load_model
 from train.base.weights import num_parameters
 
-__all__ = ["measure"]
-
 
 def measure(place: Place) -> dict[str, Any]:
     """One seed's teacher, and its student before and after."""
-    models = {
-        "teacher": teacher(place),
-        "start": student(place),
-        "rejection": rejection_student(place),
-    }
+    models = {"teacher": teacher(place), "start": student(place), "rejection": rejection_student(place)}
     answers = {name: place.answers(model, FEWER if name == "start" else HELD_OUT) for name, model in models.items()}
     return {
         **{name: told(found, place.seed) for name, found in answers.items()},

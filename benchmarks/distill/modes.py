@@ -13,8 +13,6 @@ from typing import Any
 from benchmarks.distill.place import Place
 from benchmarks.distill.stock import rejection_student, teacher
 
-__all__ = ["measure"]
-
 
 def measure(place: Place) -> dict[str, Any]:
     """Obedience and accuracies of the start and the student."""

@@ -21,13 +21,10 @@ from train.registries import make_task, make_verifier
 from ttc.config.registry import ENGINES
 from ttc.session.thinking import Thinking
 
-__all__ = ["EXAMPLES", "FEWER", "HELD_OUT", "Answers", "Place", "cpu_seconds", "gap", "told"]
-
 EXAMPLES = Path(__file__).parents[2] / "distill" / "examples"
 HELD_OUT = "chain:count=2000"
 FEWER = "chain:count=500"
 """The first of those problems, for models that nothing is claimed of by a point or two."""
-
 
 BRIEF: Mapping[str, object] = {"eval.limit": 64, "eval.teachers": False}
 """What jobs measure by themselves where the claim measures it anyway."""

@@ -13,8 +13,6 @@ from typing import Any
 from benchmarks.distill.place import Place, gap, told
 from benchmarks.distill.stock import base, measured
 
-__all__ = ["measure"]
-
 
 def measure(place: Place) -> dict[str, Any]:
     """The guesser, its search, and what one round of distilling the search makes of it; measured by the job."""

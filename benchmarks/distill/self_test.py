@@ -15,8 +15,6 @@ from distill.supervision.divergence import Kind
 from train.base.stage import Setting
 from train.registries import STAGES
 
-__all__ = ["measure"]
-
 KINDS: tuple[Kind, ...] = ("reverse", "forward", "jsd", "sampled")
 
 

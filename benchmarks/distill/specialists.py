@@ -11,8 +11,6 @@ from typing import Any
 from benchmarks.distill.place import Place, gap, told
 from benchmarks.distill.stock import base, student
 
-__all__ = ["measure"]
-
 DOMAINS = {"sums": "chain:operations=+-,count=1000", "products": "chain:operations=*,count=1000"}
 
 

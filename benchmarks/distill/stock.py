@@ -9,18 +9,6 @@ from typing import Any
 
 from benchmarks.distill.place import Answers, Place
 
-__all__ = [
-    "base",
-    "measured",
-    "rejection_student",
-    "rows_of",
-    "stopped",
-    "student",
-    "teacher",
-    "trained_tokens",
-    "warmed",
-]
-
 
 def teacher(place: Place) -> Path:
     """Pretrained, then trained by GRPO on right answers."""

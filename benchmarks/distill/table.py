@@ -19,8 +19,6 @@ from typing import Any
 from benchmarks.over_seeds import T95, nested, t_interval
 from benchmarks.pages import placed
 
-__all__ = ["main", "tables"]
-
 Row = Mapping[str, Any]
 
 
@@ -237,7 +235,6 @@ CLAIMS: Sequence[Claim] = (
     ),
 )  # fmt: skip
 """What `docs/measured/distillation.md` claims; goals are those of the claims' modules."""
-
 
 if __name__ == "__main__":
     main()

@@ -8,14 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import httpx2
-
 from benchmarks.distill.place import Place
 from benchmarks.distill.stock import rejection_student
-from benchmarks.served import serving
+from benchmarks.served import greedy_texts
 from evals.tasks.chain import chain
-
-__all__ = ["measure"]
 
 LIMIT = 200
 
@@ -34,18 +30,5 @@ def measure(place: Place) -> dict[str, Any]:
 def _served(model: Path) -> dict[str, int]:
     """How many of the first problems the endpoint answers, and answers right."""
     items = chain(count=20).items(None, 0)
-    with serving(model, "--name", "student") as url, httpx2.Client(base_url=url, timeout=60) as client:
-        replies = [
-            client.post(
-                "/v1/chat/completions",
-                json={
-                    "model": "student",
-                    "messages": [{"role": "user", "content": item.problem.messages[0].content}],
-                    "temperature": 0,
-                    "max_tokens": 60,
-                },
-            ).raise_for_status()
-            for item in items
-        ]
-    texts = [reply.json()["choices"][0]["message"]["content"] for reply in replies]
+    texts = greedy_texts(model, items, 60)
     return {"asked": len(items), "right": sum(text == item.target for text, item in zip(texts, items, strict=True))}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import functools
 import json
 import os
 import pathlib
@@ -20,10 +19,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from benchmarks.machine import machine
-from benchmarks.sglang_cpu.check import BASIC, QUESTIONS, Shared, attempt, prompt, stop_strings_hold
-from tests.ttc import conformance as suite
+from benchmarks.sglang_cpu.check import BASIC, QUESTIONS, attempt, checks_of, prompt, stop_strings_hold
 from tests.ttc import test_conformance as conformance
-from ttc.core import Answer, Sampling, Usage
+from ttc.core import Sampling
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
@@ -33,18 +31,6 @@ LEFT_OUT = (
     conformance.test_a_draw_resumed_in_pieces_equals_one_long_run,  # needs random numbers by position
 )
 COUNTERS = ("prompt_tokens_total", "prompt_tokens_cached_total", "tokens_predicted_total", "requests_processing")
-
-
-def ledger_holds(case: str) -> None:
-    """The cost that a strategy's answers report equals the engine's counters and the total of the trace."""
-
-    async def solve(engine: Any) -> tuple[dict[str, Answer], Usage]:
-        answers = await suite.solve_in_order(engine, suite.cases("llamacpp")[case], suite.problems(2), 2)
-        return answers, engine.counters()
-
-    answers, counters = conformance.run("llamacpp", solve)
-    conformance.check_the_ledger(answers.values(), counters)
-    conformance.check_the_trace(answers.values())
 
 
 async def equals_embedded(engine: Any, other: Any) -> str:
@@ -113,15 +99,6 @@ async def cancelled(engine: Any, url: str) -> str:
     return f"no slot is busy after {aborted} draws were cancelled"
 
 
-def finished(work: Callable[[], Awaitable[str]]) -> str:
-    """Run one check to its end."""
-
-    async def whole() -> str:
-        return await work()
-
-    return asyncio.run(whole())
-
-
 def metrics(url: str, names: tuple[str, ...] = COUNTERS) -> list[int]:
     """The server's own counters."""
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as response:
@@ -155,21 +132,13 @@ def main() -> int:
     other = embedded(str(args.model), dtype="float32")
     begun = metrics(args.url)
     print(f"{engine.capabilities}")
-    suite.ENGINES["llamacpp"] = lambda jitter: Shared(engine)
-    thinks = bool(engine.capabilities.think_close)
-    suite.EXTRA["llamacpp"] = suite.THINKING_STRATEGIES if thinks else {}
-    checks: dict[str, Callable[[], Any]] = {
-        check.__name__: functools.partial(check, "llamacpp") for check in BASIC if check not in LEFT_OUT
-    }
     own: dict[str, Callable[[], Awaitable[str]]] = {
         "stop_strings_hold": lambda: stop_strings_hold(engine),
         "equals_embedded": lambda: equals_embedded(engine, other),
         "seeds_hold": lambda: seeds_hold(engine),
         "more_than_slots": lambda: more_than_slots(engine, args.url),
     }
-    checks |= {name: functools.partial(finished, work) for name, work in own.items()}
-    if thinks:  # a model that small makes it quick to try every strategy
-        checks |= {f"ledger of {case}": functools.partial(ledger_holds, case) for case in suite.cases("llamacpp")}
+    checks = checks_of("llamacpp", engine, [check for check in BASIC if check not in LEFT_OUT], own)
     checks["whole_ledger"] = lambda: whole_ledger(engine, args.url, begun)
     checks["cancelled"] = lambda: asyncio.run(cancelled(engine, args.url))
     results = {name: attempt(name, check) for name, check in checks.items()}

@@ -33,6 +33,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import commit as head
 from benchmarks.machine import machine
 from benchmarks.pages import placed
 from benchmarks.peers import environments, server
@@ -172,10 +173,9 @@ def _place(args: argparse.Namespace, row: Row, suffix: str) -> Path:
 
 def conditions(commit: str | None) -> dict[str, Any]:
     """Date, commit, versions and machine of saved rows."""
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "date": datetime.date.today().isoformat(),
-        "commit": commit or head.stdout.strip(),
+        "commit": commit or head(),
         "versions": environments.versions(),
         "machine": machine(),
     }

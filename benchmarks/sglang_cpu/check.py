@@ -19,7 +19,7 @@ import pathlib
 import sys
 import time
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from tests.ttc import conformance as suite
@@ -200,13 +200,13 @@ async def tree_search(engine: Any, url: str | None) -> str:
     return text
 
 
-def ledger_holds(case: str) -> None:
+def ledger_holds(name: str, case: str) -> None:
     """The cost that a strategy's answers report equals the engine's counters and the total of the trace."""
 
     async def solve(engine: Any) -> tuple[Mapping[str, Answer], Usage]:
-        return await suite.solve_in_order(engine, suite.cases("sglang")[case], suite.problems(2), 2), engine.counters()
+        return await suite.solve_in_order(engine, suite.cases(name)[case], suite.problems(2), 2), engine.counters()
 
-    answers, counters = conformance.run("sglang", solve)
+    answers, counters = conformance.run(name, solve)
     conformance.check_the_ledger(answers.values(), counters)
     conformance.check_the_trace(answers.values())
 
@@ -274,10 +274,6 @@ def main() -> int:
     begun = metrics(args.url)
     where = "in process" if args.url is None else "over HTTP"
     print(f"{where}: ready after {time.perf_counter() - started:.0f} s, {engine.capabilities}")
-    suite.ENGINES["sglang"] = lambda jitter: Shared(engine)  # type: ignore[assignment,return-value]
-    thinks = bool(engine.capabilities.think_close)
-    suite.EXTRA["sglang"] = suite.THINKING_STRATEGIES if thinks else {}
-    checks: dict[str, Callable[[], Any]] = {check.__name__: lambda check=check: check("sglang") for check in BASIC}
     own: dict[str, Callable[[], Awaitable[str]]] = {
         "logprobs_agree": lambda: logprobs_agree(engine),
         "likeliest_agree": lambda: likeliest_agree(engine),
@@ -288,9 +284,7 @@ def main() -> int:
         "weights_change_and_come_back": lambda: weights_change_and_come_back(engine, args.model),
         "greedy_equals_embedded": lambda: greedy_equals_embedded(engine, args.model),
     }
-    checks |= {name: lambda work=work: asyncio.run(work()) for name, work in own.items()}
-    if thinks:  # a model that small makes it quick to try every strategy
-        checks |= {f"ledger of {case}": functools.partial(ledger_holds, case) for case in suite.cases("sglang")}
+    checks = checks_of("sglang", engine, BASIC, own)
     if args.url is not None:
         checks["whole_ledger"] = lambda: asyncio.run(whole_ledger(engine, args.url, begun))
     results = {name: attempt(name, check) for name, check in checks.items()}
@@ -307,6 +301,20 @@ def main() -> int:
         }
         args.out.write_text(json.dumps({**known, where: {"conditions": conditions, **results}}, indent=1) + "\n")
     return sum(not result["ok"] for result in results.values())
+
+
+def checks_of(
+    name: str, engine: Any, basic: Iterable[Callable[[str], None]], own: Mapping[str, Callable[[], Awaitable[str]]]
+) -> dict[str, Callable[[], Any]]:
+    """The checks of the suite for `engine`, called `name` there, its own ones, and, if it thinks, every strategy."""
+    suite.ENGINES[name] = lambda jitter: Shared(engine)  # type: ignore[assignment,return-value]
+    thinks = bool(engine.capabilities.think_close)
+    suite.EXTRA[name] = suite.THINKING_STRATEGIES if thinks else {}
+    checks: dict[str, Callable[[], Any]] = {check.__name__: functools.partial(check, name) for check in basic}
+    checks |= {title: lambda work=work: asyncio.run(work()) for title, work in own.items()}
+    if thinks:  # a model that small makes it quick to try every strategy
+        checks |= {f"ledger of {case}": functools.partial(ledger_holds, name, case) for case in suite.cases(name)}
+    return checks
 
 
 def attempt(name: str, check: Callable[[], Any]) -> dict[str, Any]:

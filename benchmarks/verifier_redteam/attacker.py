@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.verifier_redteam.judges import Ours, Peer
-from benchmarks.verifier_redteam.pairs import Golds, Pair, boxed, other
+from benchmarks.verifier_redteam.pairs import Golds, Pair, boxed, other, put
 
 ROUND = 100
 GROWTH, DECAY, FLOOR, CEILING = 1.5, 0.995, 0.05, 50.0
@@ -37,15 +37,9 @@ def _of(gold: str, answer: str) -> Relation:
             at = len(text) - 1
         k = rng.randint(2, 9)
         places = {"g": g, "w": other(rng, g), "a": text[:at], "b": text[at:], "k": k, "kg": k * g, "k1": k + 1}
-        return _put(gold, places), _put(answer, places)
+        return put(gold, places), put(answer, places)
 
     return relation
-
-
-def _put(template: str, places: Mapping[str, object]) -> str:
-    for name, place in places.items():
-        template = template.replace(f"<{name}>", str(place))
-    return template
 
 
 RELATIONS: Mapping[str, Relation] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from benchmarks.verifier_redteam.pairs import PEN, Golds, Maker, Pair, boxed, other
+from benchmarks.verifier_redteam.pairs import PEN, Golds, Maker, Pair, boxed, other, put
 
 
 def _whole(text: str, right: bool, *, low: int = 2, high: int = 10**7) -> Maker:
@@ -33,9 +33,7 @@ def _filled(template: str, value: int, wrong: int, small: int) -> str:
         "bang": f"{value:,}".replace(",", r",\!"),
         "neg": str(-value),
     }
-    for name, place in places.items():
-        template = template.replace(f"<{name}>", place)
-    return template
+    return put(template, places)
 
 
 def _digits(change: str) -> Maker:
@@ -121,11 +119,8 @@ def _fraction(form: str, right: bool) -> Maker:
 def _unit(answer: str, right: bool, gold: str = "<n> \\text{ cm}") -> Maker:
     def maker(rng: random.Random, golds: Golds) -> Pair:
         n = rng.randint(2, 900)
-        places = {"<n>": str(n), "<100n>": str(100 * n), "<10n>": str(10 * n), "<m>": str(other(rng, n))}
-        texts = [gold, answer]
-        for name, place in places.items():
-            texts = [text.replace(name, place) for text in texts]
-        texts = [text.replace("<thing>", rng.choice(PEN)) for text in texts]
+        places = {"n": str(n), "100n": str(100 * n), "10n": str(10 * n), "m": str(other(rng, n))}
+        texts = [put(text, places).replace("<thing>", rng.choice(PEN)) for text in (gold, answer)]
         return Pair("How long is the rope?", texts[0], boxed(rng, texts[1]), right)
 
     return maker
@@ -135,16 +130,13 @@ def _percent(gold: str, answer: str, right: bool, question: str = "What is the p
     def maker(rng: random.Random, golds: Golds) -> Pair:
         n = rng.choice([n for n in range(2, 98) if n % 10])
         places = {
-            "<n>": str(n),
-            "<n/100>": f"{n / 100:g}",
-            "<n/10000>": f"{n / 10000:.4f}",
-            "<frac>": rf"\frac{{{n}}}{{100}}",
-            "<m>": str(other(rng, n)),
+            "n": str(n),
+            "n/100": f"{n / 100:g}",
+            "n/10000": f"{n / 10000:.4f}",
+            "frac": rf"\frac{{{n}}}{{100}}",
+            "m": str(other(rng, n)),
         }
-        texts = [gold, answer]
-        for name, place in places.items():
-            texts = [text.replace(name, place) for text in texts]
-        return Pair(question, texts[0], boxed(rng, texts[1]), right)
+        return Pair(question, put(gold, places), boxed(rng, put(answer, places)), right)
 
     return maker
 
@@ -153,11 +145,8 @@ def _size(gold: str, answer: str, right: bool) -> Maker:
     def maker(rng: random.Random, golds: Golds) -> Pair:
         n = rng.randint(2, 99)
         word, zeros = rng.choice((("million", 6), ("thousand", 3), ("billion", 9)))
-        places = {"<n>": str(n), "<word>": word, "<long>": f"{n * 10**zeros}", "<long,>": f"{n * 10**zeros:,}"}
-        texts = [gold, answer]
-        for name, place in places.items():
-            texts = [text.replace(name, place) for text in texts]
-        return Pair("How many people live there?", texts[0], boxed(rng, texts[1]), right)
+        places = {"n": str(n), "word": word, "long": f"{n * 10**zeros}", "long,": f"{n * 10**zeros:,}"}
+        return Pair("How many people live there?", put(gold, places), boxed(rng, put(answer, places)), right)
 
     return maker
 

@@ -11,7 +11,7 @@ import gzip
 import json
 import random
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,6 +86,13 @@ _FRAMES = (
 def boxed(rng: random.Random, inner: str) -> str:
     """The answer in a box, with a sentence around it or not."""
     return rng.choice(_FRAMES).replace("%s", inner)
+
+
+def put(template: str, places: Mapping[str, object]) -> str:
+    """The template with its places, such as <n>, filled."""
+    for name, place in places.items():
+        template = template.replace(f"<{name}>", str(place))
+    return template
 
 
 def other(rng: random.Random, value: int) -> int:

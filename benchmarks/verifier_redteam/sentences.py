@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from benchmarks.verifier_redteam.pairs import Golds, Maker, Pair, boxed, other
+from benchmarks.verifier_redteam.pairs import Golds, Maker, Pair, boxed, other, put
 
 
 def _said(*texts: str, right: bool = False, low: int = 2) -> Maker:
@@ -14,15 +14,12 @@ def _said(*texts: str, right: bool = False, low: int = 2) -> Maker:
         fact = golds.fact(rng, low)
         wrong = other(rng, fact.value)
         places = {
-            "<n>": fact.value,
-            "<m>": wrong,
-            "<n+k>": fact.value + rng.randint(3, 50),
-            "<l>": max(fact.value, wrong) + 3,
+            "n": fact.value,
+            "m": wrong,
+            "n+k": fact.value + rng.randint(3, 50),
+            "l": max(fact.value, wrong) + 3,
         }
-        text = rng.choice(texts)
-        for name, place in places.items():
-            text = text.replace(name, str(place))
-        return Pair(fact.question, str(fact.value), text, right)
+        return Pair(fact.question, str(fact.value), put(rng.choice(texts), places), right)
 
     return maker
 

@@ -233,18 +233,17 @@ class Prompts:
     dropped: Sequence[tuple[str, str]]
 
 
-def clean_prompts(items: Sequence[Item], measured: Sequence[Sequence[Item]], *, n: int = 13) -> Prompts:
+def clean_prompts(items: Sequence[Item], measured: Sequence[Sequence[Item]]) -> Prompts:
     """Drop problems that should not be asked.
 
     Args:
         items: the training problems of one domain.
         measured: the problems of every measured task, task by task.
-        n: words of a shared run that count as the same text.
     """
     reasons: dict[int, str] = {}
     for held_out in measured:
         texts = own_texts([*items, *held_out])
-        for overlap in overlaps(texts[: len(items)], texts[len(items) :], n=n):
+        for overlap in overlaps(texts[: len(items)], texts[len(items) :]):
             name = held_out[overlap.held_out].problem.id
             reasons.setdefault(overlap.train, f"measured ({overlap.how}): {name}: {overlap.shared[:80]}")
         variants = {item.cluster: item.problem.id for item in held_out if item.cluster}

@@ -432,7 +432,6 @@ _COLOURS = ("#0b62c4", "#c2410c", "#15803d", "#7c3aed", "#0e7490", "#be185d", "#
 _MARKERS = ("o", "s", "^", "D", "v", "P", "h", "s")
 _LINE_STYLES: dict[str, Any] = {"best_of_n": (0, (6, 3)), "best_of_k": (0, (6, 3)), "weighted": (0, (2, 2, 6, 2))}
 
-
 _UNDATED: Mapping[str, dict[str, None]] = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 """The formats, each with the metadata that is removed so that the same records give the same bytes."""
 

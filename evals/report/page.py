@@ -277,7 +277,6 @@ COLUMNS: tuple[Column, ...] = (
     ("failed", "problems that failed", lambda r: count(finite(r.entry.get("errors")))),
 )
 
-
 PROBLEMS: Column = ("problems", "problems that were run", lambda r: count(r.problems))
 """Shown for each run where their sizes differ, as after an interruption."""
 UNJUDGED: Column = ("no verdict", "answers that the verifier did not decide on", lambda r: count(r.unjudged))

@@ -72,12 +72,7 @@ def rows(
 
 
 def rows_task(
-    name: str,
-    rows: Sequence[NumberedRow],
-    columns: Columns,
-    kind: str | None,
-    place: Mapping[str, Json],
-    stem: str,
+    name: str, rows: Sequence[NumberedRow], columns: Columns, kind: str | None, place: Mapping[str, Json], stem: str
 ) -> Task:
     """The task of these rows, which came from `place`; `stem` begins the ids of those that have none."""
     ours, note = read_rows(rows, columns, kind)

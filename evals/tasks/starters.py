@@ -71,10 +71,7 @@ PROBLEMS: tuple[tuple[str, int], ...] = (
         "A number is doubled, 9 is added, and the result is multiplied by 3. This gives 81. What is the number?",
         (81 // 3 - 9) // 2,
     ),
-    (
-        "A farmer has chickens and cows, 30 animals with 86 legs in all. How many cows does he have?",
-        (86 - 2 * 30) // 2,
-    ),
+    ("A farmer has chickens and cows, 30 animals with 86 legs in all. How many cows does he have?", (86 - 2 * 30) // 2),
     (
         "Mia reads 18 pages on Monday. On each following day she reads 4 pages more than on the day before. How many "
         "pages has she read by the end of Friday?",
@@ -90,10 +87,7 @@ PROBLEMS: tuple[tuple[str, int], ...] = (
         "many square metres of the garden are not path?",
         (14 - 2) * (9 - 2),
     ),
-    (
-        "How many whole numbers from 1 to 100 are divisible by 3 or by 5?",
-        100 // 3 + 100 // 5 - 100 // 15,
-    ),
+    ("How many whole numbers from 1 to 100 are divisible by 3 or by 5?", 100 // 3 + 100 // 5 - 100 // 15),
     (
         "A printer prints 24 pages in 90 seconds. At this speed, how many pages does it print in 6 minutes?",
         24 * 360 // 90,

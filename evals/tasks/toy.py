@@ -252,7 +252,6 @@ def _habitual(thing: str, rng: random.Random) -> ToyReply:
 
 Skill = Literal["walk", "consistent", "flags", "manners", "judge", "critique", "revise", "general"]
 
-
 _Ask = tuple[str, TargetLike, str]
 """A prompt, what its answer must show, and how hard it is (empty: like its skill)."""
 

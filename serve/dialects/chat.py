@@ -16,15 +16,7 @@ from pydantic import BaseModel, Field
 from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, with_reason
 from serve.requests.errors import agreed, invalid
-from serve.requests.fields import (
-    ChoiceFields,
-    ServeRequest,
-    TokenCount,
-    begun,
-    max_tokens_of,
-    request_of,
-    text_of,
-)
+from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, begun, max_tokens_of, request_of, text_of
 from serve.requests.tools import AnswerForm, call_of, is_allowance, read_choice, read_tools
 from serve.running.events import AnswerDelta, Finish, TokenLogprob, WholeReply
 from ttc.core import Message, ToolMessage
@@ -98,8 +90,7 @@ class ChatRequest(ChoiceFields):
         description="Of each token of the answer, with logprobs; refused by models whose engine does not report them.",
     )
     continue_final_message: bool | None = Field(
-        None,
-        description="Continue the assistant's message at the end; the default. false begins a new turn after it.",
+        None, description="Continue the assistant's message at the end; the default. false begins a new turn after it."
     )
     add_generation_prompt: bool | None = Field(None, description="The opposite of continue_final_message.")
     chat_template: None = with_reason("a model has its own, and templates are never taken from a request")

@@ -81,11 +81,7 @@ def _usage_of(counts: events.TokenCounts) -> dict[str, Any]:
 
 def completion_details(counts: events.TokenCounts) -> dict[str, int]:
     """What was written, by what it was for."""
-    return {
-        "reasoning_tokens": counts.reasoning,
-        "rejected_tokens": counts.rejected,
-        "judged_tokens": counts.judged,
-    }
+    return {"reasoning_tokens": counts.reasoning, "rejected_tokens": counts.rejected, "judged_tokens": counts.judged}
 
 
 def head_of(started: events.Started, prefix: str, kind: str) -> dict[str, Any]:

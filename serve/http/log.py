@@ -14,8 +14,6 @@ import time
 from collections import deque
 from typing import TextIO
 
-__all__ = ["JsonLines", "LineHandler", "configure_logs"]
-
 _log = logging.getLogger("serve")
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
 

@@ -229,7 +229,6 @@ def _number(value: float) -> str:
 
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
 
-
 LAST_SPANS_S = 2.0
 """Seconds that waiting spans may take to be sent when the server ends."""
 

@@ -37,7 +37,6 @@ MAX_SEED = (1 << 63) - 1
 ANY_SEED = -1
 """Clients of vLLM and llama.cpp send this for "no seed"."""
 
-
 ProgressLevel: TypeAlias = Literal["off", "summary", "full"]
 
 

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from train.base.stage import Setting
+from tests.train.stages import setting
 from train.stages.pretrain import pretrain
 
 SYMBOLS, STEPS = 12, 4
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
-
-
-def setting(folder: Path, model: Path | None, seed: int = 1) -> Setting:
-    """A place to run a stage."""
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, model, seed, "cpu", 1, lambda text: None)
 
 
 def make_model(folder: Path, *, share: float, steps: int, hidden: int = 32, seed: int = 0) -> Path:

@@ -9,8 +9,6 @@ from ttc.core import Engine, Prompt
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 
-__all__ = ["mortal"]
-
 
 def mortal(model: str | None = None, *, graves: str, jitter: int | None = None) -> Engine:
     """Answers with random digits; a question with `stumble` kills the first process that meets it, `poison` each.

@@ -21,7 +21,6 @@ EXAMPLES = sorted((Path(distill.__file__).parent / "examples").glob("*.toml"))
 JOBS = [path for path in EXAMPLES if "method" in load_toml(path)]
 RECIPES = [path for path in EXAMPLES if path not in JOBS]
 
-
 SERVED = {"deepseek-reasoner"}
 MODELS = {"Qwen/Qwen3-8B"}
 

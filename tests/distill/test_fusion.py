@@ -16,8 +16,9 @@ from distill.plan.resolve import resolve
 from distill.spec.method import DistillJob, Domain
 from distill.spec.spec import parse_spec
 from tests import qwen_like
-from tests.distill.models import TASK, setting
+from tests.distill.models import TASK
 from tests.distill.pieces import item, sample
+from tests.train.stages import setting
 from train.base.models import Shape, new_model, save_model
 from train.examples.examples import read_examples
 from train.nano import tokenizer as nano_tokenizer

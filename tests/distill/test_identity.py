@@ -7,13 +7,14 @@ import shutil
 import pytest
 import torch
 
-from distill.generation.generate import open_local
 from distill.generation.ledger import AnswerLedger
 from distill.job.job import plan_job, run_job
 from distill.job.manifest import verify_manifest
 from distill.spec.spec import parse_spec
 from evals.tasks.cipher import Cipher
 from tests.distill.models import STEPS, SYMBOLS, make_model
+from tests.distill.openers import DyingTeacher, never, quiet
+from tests.train.cipher_base import write_walks
 from ttc.errors import ConfigError, RecordError
 
 TASK = """data = "{name}.jsonl"
@@ -31,12 +32,6 @@ CODE = {
 }
 
 
-def rows(path, split, names):
-    cipher = Cipher(SYMBOLS, STEPS, 0)
-    pairs = [(f"s{start}n{steps}=", f"s{cipher.walk(start, steps)[-1]}") for start, steps in cipher.pairs(split)]
-    path.write_text("".join(json.dumps(dict(zip(names, pair, strict=True))) + "\n" for pair in pairs))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Everything that a job reads, written by a user; the models know next to nothing."""
@@ -44,10 +39,11 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mine")
     for name, seed in (("student", 0), ("teacher", 1)):
         shutil.copytree(make_model(folder / f"stage-{name}", share=0.4, steps=2, seed=seed), folder / name)
+    cipher = Cipher(SYMBOLS, STEPS, 0)
     for split, name in (("train", "train"), ("eval", "held_out")):
-        rows(folder / f"{name}.jsonl", split, ("question", "answer"))
+        write_walks(cipher, folder / f"{name}.jsonl", split, ("question", "answer"))
         (folder / f"{name}.toml").write_text(TASK.format(name=name, folder=folder))
-    rows(folder / "more.jsonl", "train", ("prompt", "completion"))
+    write_walks(cipher, folder / "more.jsonl", "train", ("prompt", "completion"))
     for name, code in CODE.items():
         (folder / name).write_text(code)
     return folder
@@ -66,40 +62,11 @@ def spec(folder, **more):
     return parse_spec({**table, **more})
 
 
-def quiet(text):
-    pass
-
-
-class Dying:
-    """Opens teachers whose generators die after three answers, as a kill would."""
-
-    def __call__(self, teacher, concurrency):
-        inner = open_local(teacher, 1)
-
-        class Torn:
-            async def answer(self, units):
-                left = 3
-                async for outcome in inner.answer(units):
-                    yield outcome
-                    left -= 1
-                    if not left:
-                        raise KeyboardInterrupt
-
-            async def close(self):
-                await inner.close()
-
-        return Torn()
-
-
-def never(teacher, concurrency):
-    raise AssertionError("opened a teacher")
-
-
 @pytest.fixture(scope="module")
 def cut(folder):
     """A job that was stopped after its third answer."""
     with pytest.raises(KeyboardInterrupt):
-        run_job(spec(folder), folder / "job", quiet, Dying())
+        run_job(spec(folder), folder / "job", quiet, DyingTeacher(3, 1))
     assert done(folder / "job") == 3
     return folder
 

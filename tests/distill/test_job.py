@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from distill.generation.generate import open_local
 from distill.generation.ledger import AnswerLedger
 from distill.job.job import plan_job, refused, run_job
 from distill.job.manifest import verify_manifest
@@ -18,6 +17,7 @@ from distill.plan.lock import claim
 from distill.preflight import Finding
 from distill.spec.spec import parse_spec
 from tests.distill.models import TASK
+from tests.distill.openers import DyingTeacher, never, quiet
 from tests.fresh import heavy_modules_of
 from train.registries import make_task
 from ttc.cli.cli import main
@@ -31,10 +31,6 @@ def spec(student, teacher, **more):
              "task": f"{TASK},split=train", "held_out": TASK, "n": 2, "smoke_failures": 8,
              "train": {"steps": 6, "rows": 8, "lr": 3e-3, "save_every": 2}}  # fmt: skip
     return parse_spec({key: value for key, value in {**table, **more}.items() if value is not None})
-
-
-def quiet(text):
-    pass
 
 
 @pytest.fixture
@@ -56,6 +52,13 @@ def finished(tmp_path_factory, guesser, walker):
     folder = tmp_path_factory.mktemp("jobs") / "whole"
     done = run_job(spec(guesser, walker), folder, quiet)
     return folder, done
+
+
+class Signalling(DyingTeacher):
+    """Sends this process SIGTERM after some answers."""
+
+    def end(self):
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def manifest(folder):
@@ -132,38 +135,11 @@ def test_the_funnel_adds_up_from_problems_to_rows(finished):
 def test_running_a_finished_job_again_asks_for_nothing_and_changes_nothing(finished, guesser, walker):
     folder, _ = finished
     before = manifest(folder)
-
-    def never(teacher, concurrency):
-        raise AssertionError("opened a teacher")
-
     run_job(spec(guesser, walker), folder, quiet, never)
     assert manifest(folder) == before
     as_text = {"steps": "6", "rows": "8", "lr": "0.003", "save_every": "2"}  # as --set train.steps=6 gives them
     run_job(spec(guesser, walker, train=as_text), folder, quiet, never)
     assert manifest(folder) == before and len(list((folder / "train").iterdir())) == 1
-
-
-class _Dying:
-    """Opens teachers whose generators fail after some answers, as a kill would."""
-
-    def __init__(self, after):
-        self.after = after
-
-    def __call__(self, teacher, concurrency):
-        inner, left = open_local(teacher, 4), self
-
-        class Torn:
-            async def answer(self, units):
-                async for found in inner.answer(units):
-                    yield found
-                    left.after -= 1
-                    if left.after == 0:
-                        raise KeyboardInterrupt
-
-            async def close(self):
-                await inner.close()
-
-        return Torn()
 
 
 @pytest.mark.long
@@ -172,7 +148,7 @@ def test_a_job_killed_anywhere_ends_as_the_one_that_was_not(tmp_path, finished, 
     folder = tmp_path / "torn"
     for after in (3, 17, 30):
         with pytest.raises(KeyboardInterrupt):
-            run_job(spec(guesser, walker), folder, quiet, _Dying(after))
+            run_job(spec(guesser, walker), folder, quiet, DyingTeacher(after))
     told = []
 
     def until(text):
@@ -193,26 +169,6 @@ def test_a_job_killed_anywhere_ends_as_the_one_that_was_not(tmp_path, finished, 
     assert manifest(folder) == manifest(whole)
 
 
-class _Signalling(_Dying):
-    """Sends this process SIGTERM after some answers."""
-
-    def __call__(self, teacher, concurrency):
-        inner, left = open_local(teacher, 4), self
-
-        class Sending:
-            async def answer(self, units):
-                async for pair in inner.answer(units):
-                    left.after -= 1
-                    if left.after == 0:
-                        os.kill(os.getpid(), signal.SIGTERM)
-                    yield pair
-
-            async def close(self):
-                await inner.close()
-
-        return Sending()
-
-
 @pytest.mark.long
 def test_a_signal_ends_a_job_with_all_answers_and_updates_kept_and_says_how_many(
     tmp_path, finished, guesser, walker, handlers
@@ -220,7 +176,7 @@ def test_a_signal_ends_a_job_with_all_answers_and_updates_kept_and_says_how_many
     whole, _ = finished
     asked = spec(guesser, walker, smoke=0, train={**spec(guesser, walker).train, "eval_every": 2})
     with pytest.raises(Interrupted, match=r"^\d+ of \d+ answers are on the ledger$") as raised:
-        run_job(asked, tmp_path, quiet, _Signalling(9), StopRequest(armed=True))
+        run_job(asked, tmp_path, quiet, Signalling(9), StopRequest(armed=True))
     num_kept = int(str(raised.value).split()[0])
     assert raised.value.number == signal.SIGTERM and 8 <= num_kept < 30
     handlers()
@@ -255,15 +211,12 @@ def test_raising_n_pays_for_the_difference_and_keeps_what_was_there(tmp_path, fi
 
 
 def test_another_student_learns_from_answers_that_a_job_paid_for(tmp_path, finished, walker, capsys):
-    def opener(teacher, concurrency):
-        raise AssertionError("nothing is asked again")
-
     whole, _ = finished
     again = spec(walker, walker, ledgers=[str(whole)], eval={"teachers": False})
     count = json.loads((whole / "data" / "funnel.json").read_text())["prompts"][0]["kept"]
     assert f"{2 * count} of them are on the ledger of {whole}" in plan_job(again, tmp_path / "j").cost
     told = []
-    run_job(again, tmp_path / "j", told.append, opener)
+    run_job(again, tmp_path / "j", told.append, never)
     assert f"{2 * count} answers taken over from {whole}" in told
     with AnswerLedger(tmp_path / "j" / "ledger.sqlite") as here, AnswerLedger(whole / "ledger.sqlite") as there:
         assert here.digest() == there.digest() and here.totals()["usage"] == there.totals()["usage"]
@@ -500,15 +453,20 @@ def flaky(model=None):
 """
 
 
-def test_a_teacher_whose_calls_fail_while_it_is_measured_is_not_a_bad_teacher(tmp_path, guesser, walker):
-    (tmp_path / "engine.py").write_text(FLAKY)
-    teacher = {"model": str(walker), "engine": f"{tmp_path / 'engine.py'}:flaky"}
-    asked = spec(guesser, teacher, limit=8, gates={"max_below_teacher": 1.0}, train={"steps": 1})
+def flaky(folder, student, model, how):
+    """A job whose teacher fails in a way once it is measured, and the log that makes it fail."""
+    (folder / "engine.py").write_text(FLAKY)
+    teacher = {"model": str(model), "engine": f"{folder / 'engine.py'}:flaky"}
 
     def failing(text):
         if text.startswith("measuring"):
-            (tmp_path / "gone").touch()
+            (folder / how).touch()
 
+    return spec(student, teacher, limit=8, gates={"max_below_teacher": 1.0}, train={"steps": 1}), failing
+
+
+def test_a_teacher_whose_calls_fail_while_it_is_measured_is_not_a_bad_teacher(tmp_path, guesser, walker):
+    asked, failing = flaky(tmp_path, guesser, walker, "gone")
     with pytest.raises(EngineError, match=r"measuring teacher on cipher.*: 5 of 11 answers failed, the first with Eng"):
         run_job(asked, tmp_path / "j", failing)
     assert not (tmp_path / "j" / "promoted").is_symlink()
@@ -519,30 +477,16 @@ def test_a_teacher_whose_calls_fail_while_it_is_measured_is_not_a_bad_teacher(tm
 
 
 def test_a_teacher_that_dies_while_it_is_measured_stops_the_job_with_advice_that_is_the_jobs(tmp_path, guesser, walker):
-    (tmp_path / "engine.py").write_text(FLAKY)
-    teacher = {"model": str(walker), "engine": f"{tmp_path / 'engine.py'}:flaky"}
-    asked = spec(guesser, teacher, limit=8, gates={"max_below_teacher": 1.0}, train={"steps": 1})
-
-    def dying(text):
-        if text.startswith("measuring"):
-            (tmp_path / "dead").touch()
-
+    asked, failing = flaky(tmp_path, guesser, walker, "dead")
     stopped = "measuring teacher on cipher.* was stopped: nobody answers; what was answered is kept: run the job again$"
     with pytest.raises(EngineError, match=stopped):
-        run_job(asked, tmp_path / "j", dying)
+        run_job(asked, tmp_path / "j", failing)
     (tmp_path / "dead").unlink()
     assert run_job(asked, tmp_path / "j", quiet).promoted is not None
 
 
 def test_a_filter_of_a_teachers_server_keeps_no_job_from_its_end(tmp_path, guesser, walker):
-    (tmp_path / "engine.py").write_text(FLAKY)
-    teacher = {"model": str(walker), "engine": f"{tmp_path / 'engine.py'}:flaky"}
-    asked = spec(guesser, teacher, limit=8, gates={"max_below_teacher": 1.0}, train={"steps": 1})
-
-    def failing(text):
-        if text.startswith("measuring"):
-            (tmp_path / "filter").touch()
-
+    asked, failing = flaky(tmp_path, guesser, walker, "filter")
     assert run_job(asked, tmp_path / "j", failing).promoted is not None
     (records,) = (tmp_path / "j" / "eval" / "teachers").glob("*/greedy/records.jsonl")
     assert sum("PromptRefused: filter" in line for line in records.read_text().splitlines()) == 5
@@ -624,10 +568,6 @@ def test_running_a_job_again_writes_its_damaged_files_anew_and_where_the_lock_is
         run_job(spec(guesser, walker), tmp_path / "j", quiet)
     again = spec(guesser, walker, ledgers=[str(tmp_path / "j")], eval={"teachers": False})
     run_job(again, tmp_path / "k", quiet, never)
-
-
-def never(teacher, concurrency):
-    raise AssertionError("opened a teacher")
 
 
 def test_a_job_that_was_copied_with_its_links_followed_is_refused_before_work_and_says_what_to_delete(

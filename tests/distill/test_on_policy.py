@@ -16,8 +16,8 @@ from distill.supervision.divergence import WORDS
 from distill.supervision.panel import ROUNDED, SELF_TEST, Learner, TeacherPanel
 from distill.supervision.reader import EngineReader, LocalReader, Passage
 from evals.tasks.cipher import cipher
-from tests.distill.models import STEPS, SYMBOLS, TASK, make_model, setting
-from tests.train.stages import make_stage
+from tests.distill.models import STEPS, SYMBOLS, TASK, make_model
+from tests.train.stages import make_stage, metrics_of, setting
 from tests.ttc.openai_server import OpenAIServer
 from train.advantages.group import group
 from train.base.models import load_model
@@ -52,10 +52,6 @@ def stage(teacher, /, **more):
     given = {"task": f"{TASK},split=train", "held_out": TASK, "teacher": str(teacher), "steps": 4, "lr": 2e-3,
              "prompts": 6, "n": 2, "held_out_limit": 12, "eval_every": 2, "save_every": 2}  # fmt: skip
     return make_stage("on_policy", **{**given, **more})
-
-
-def rows(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
 def weights(folder):
@@ -98,7 +94,7 @@ def test_a_teacher_pulls_the_student_to_think_as_it_does(student, teacher, tmp_p
     told = []
     where = dataclasses.replace(setting(tmp_path, student), log=told.append)
     stage(teacher, steps=30, prompts=16, eval_every=30).run(where)
-    seen = rows(tmp_path)
+    seen = metrics_of(tmp_path)
     assert seen[-1]["divergence"] < 0.75 * seen[0]["divergence"]
     assert seen[-1]["thinking_share"] > seen[0]["thinking_share"] + 0.3
     assert seen[-1]["overlap"] > seen[0]["overlap"] + 0.05
@@ -117,7 +113,7 @@ def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run(student, teacher
         r.token_ids for r in read_rollouts(tmp_path / "halves/rollouts.jsonl")
     ]
     names = ("step", "loss", "divergence", "grad_norm", "accuracy")
-    first, second = ([[row[name] for name in names] for row in rows(tmp_path / x)] for x in ("whole", "halves"))
+    first, second = ([[row[name] for name in names] for row in metrics_of(tmp_path / x)] for x in ("whole", "halves"))
     assert first == second
 
 
@@ -281,8 +277,8 @@ def test_a_student_learns_from_a_teacher_behind_a_server(student, teacher, tmp_p
         far = f"openai:base_url={server.url},tokenizer={teacher}"
         for kind, top_k in (("sampled", None), ("reverse", 4)):
             stage(far, steps=2, divergence=kind, top_k=top_k).run(setting(tmp_path / kind, student))
-            assert rows(tmp_path / kind)[-1]["teacher_tokens/teacher"] > 0
-            assert rows(tmp_path / kind)[-1]["divergence"] > 0
+            assert metrics_of(tmp_path / kind)[-1]["teacher_tokens/teacher"] > 0
+            assert metrics_of(tmp_path / kind)[-1]["divergence"] > 0
 
 
 def test_every_domain_has_its_own_teacher(student, teacher, tmp_path):

@@ -1,6 +1,5 @@
 """Specialists: who teaches a domain is measured, the winner is imitated, and rollouts go to their own teacher."""
 
-import asyncio
 import dataclasses
 import json
 
@@ -16,7 +15,7 @@ from distill.stages.domains import DomainVerifier, joined, named, parse_named
 from evals.task import Task
 from tests.distill.models import SYMBOLS, make_model
 from tests.distill.pieces import sample
-from ttc.core import Submission
+from tests.loops import verdicts
 from ttc.errors import ConfigError
 
 SHORT, LONG = f"cipher:symbols={SYMBOLS},max_steps=2", f"cipher:symbols={SYMBOLS},max_steps=4"
@@ -142,18 +141,8 @@ def test_joined_tasks_keep_their_own_verifiers_and_targets():
     assert isinstance(whole, Task) and len(items) == 6
     assert {item.problem.id.partition("/")[0] for item in items} == {"short", "sums"}
     assert whole.sampling.max_tokens == max(task.sampling.max_tokens for task in tasks.values())
-
-    async def verdicts():
-        verifier = DomainVerifier(tasks)
-        try:
-            return [
-                await verifier.verify(item.target, Submission(f"The answer is {item.target['target']}"))
-                for item in items
-            ]
-        finally:
-            await verifier.close()
-
-    assert all(verdict.correct for verdict in asyncio.run(verdicts()))
+    pairs = [(item.target, f"The answer is {item.target['target']}") for item in items]
+    assert all(verdict.correct for verdict in verdicts(DomainVerifier(tasks), pairs))
     alone = named("task", SHORT)
     assert joined(alone) is alone[""]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from ttc.core import Record, Submission, TargetLike, Verdict
+from ttc.core import Record, Submission, TargetLike, Verdict, Verifier
 
 
-class BoxVerifier:
+class BoxVerifier(Verifier):
     """Right when the boxed target is in the text; counts its calls."""
 
     name = "box"
@@ -20,9 +20,6 @@ class BoxVerifier:
         self.calls += 1
         right = f"\\boxed{{{target}}}" in submission.text
         return Verdict("correct" if right else "incorrect", score=float(right), version=self.version)
-
-    async def close(self) -> None:
-        pass
 
 
 def timeless(record: Record) -> Record:

@@ -74,18 +74,7 @@ def test_a_whole_right_solution_is_on_track_and_done():
 
 
 @pytest.mark.parametrize(
-    "written",
-    [
-        "23+48=61",
-        "48-17=31",
-        "48*38=1824",
-        "23+48",
-        "23+48=71.",
-        "",
-        "Wait",
-        "71*38=2698",
-        "23 +48=71",
-    ],
+    "written", ["23+48=61", "48-17=31", "48*38=1824", "23+48", "23+48=71.", "", "Wait", "71*38=2698", "23 +48=71"]
 )
 def test_a_wrong_illegal_or_unreadable_first_step_leaves_the_track(written):
     progress = follow("(23+48)*38-17", [written])

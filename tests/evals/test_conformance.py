@@ -16,14 +16,7 @@ from evals.numbers.summary import total_usage
 from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier
 from ttc.config.registry import STRATEGIES
-from ttc.core import (
-    Answer,
-    Problem,
-    Prompt,
-    Sampling,
-    Score,
-    UsageSink,
-)
+from ttc.core import Answer, Problem, Prompt, Sampling, Score, Scorer, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
@@ -59,7 +52,7 @@ def test_the_sum_of_the_records_equals_the_engines_counters_to_the_token(tmp_pat
 CANARY = "canary-8c1f2e"
 
 
-class Nosy:
+class Nosy(Scorer):
     """A scorer that searches everything it is given."""
 
     def __init__(self) -> None:
@@ -68,9 +61,6 @@ class Nosy:
     async def score(self, prompts: list[Prompt], on_usage: UsageSink) -> list[Score]:
         self.saw.append(reaches(prompts, CANARY) or reaches(on_usage, CANARY))
         return [Score(0.5) for _ in prompts]
-
-    def release(self, problem_id: str) -> None:
-        pass
 
 
 def test_neither_strategies_nor_scorers_can_reach_a_target(tmp_path: Path) -> None:

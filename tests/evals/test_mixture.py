@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.loops import finished
 from train.base.rollout import Rollout, rollout_metrics
 from train.registries import make_task, make_verifier
 from train.rollouts.rewards import Rewarder
@@ -117,15 +118,8 @@ def test_a_part_says_whether_its_verifier_or_the_learnt_reward_counts_and_has_a_
         )
         for group, item in enumerate(task.items(None, 0))
     ]  # fmt: skip
-
-    async def judged() -> list[Rollout]:
-        rewarder = Rewarder(make_verifier(task), learnt=LearntReward())
-        try:
-            return await rewarder.judge(rollouts, 0)
-        finally:
-            await rewarder.close()
-
-    results = asyncio.run(judged())
+    rewarder = Rewarder(make_verifier(task), learnt=LearntReward())
+    results = finished(rewarder.judge(rollouts, 0), rewarder)
     assert {one.difficulty: one.reward for one in results} == {"verifier": 1.0, "learnt": 0.5, "both": 1.5}
     metrics = rollout_metrics(results)
     assert {name: metrics[f"family/{name}"] for name in parts} == {"verifier": 1.0, "learnt": 0.5, "both": 1.5}

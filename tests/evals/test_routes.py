@@ -132,10 +132,7 @@ def test_a_pilot_of_several_draws_leaves_the_greedy_answer_alone_out(runs: dict[
 
 @pytest.mark.parametrize(
     ("names", "reason"),
-    [
-        (["greedy", "greedy"], "one run of greedy answers"),
-        (["greedy", "votes"], "a scorer where they have one"),
-    ],
+    [(["greedy", "greedy"], "one run of greedy answers"), (["greedy", "votes"], "a scorer where they have one")],
 )
 def test_runs_that_do_not_go_together_are_refused(runs: dict[str, Path], names: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):

@@ -24,15 +24,7 @@ from evals.tasks.simulated import simulated as simulated_task
 from tests.evals.runs import BoxVerifier, timeless
 from ttc.core import Answer, Candidate, Problem, Record, Sampling, Submission, TargetLike, Verdict
 from ttc.engines.simulated import simulated
-from ttc.errors import (
-    ConfigError,
-    EngineError,
-    EngineTimeout,
-    PluginError,
-    PromptRefused,
-    PromptTooLong,
-    RecordError,
-)
+from ttc.errors import ConfigError, EngineError, EngineTimeout, PluginError, PromptRefused, PromptTooLong, RecordError
 from ttc.session.session import Session
 from ttc.session.solve import solve
 from ttc.strategies.majority import majority

@@ -28,7 +28,7 @@ from evals.numbers.step_metrics import (
 )
 from evals.tasks.arithmetic import arithmetic
 from ttc.cli.cli import main
-from ttc.core import Message, Problem, Prompt, Sampling, Score, Usage, UsageSink
+from ttc.core import Message, Problem, Prompt, Sampling, Score, Scorer, Usage, UsageSink
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, EngineError, RecordError
 
@@ -222,7 +222,7 @@ def test_a_broken_line_is_named(tmp_path: Path, row: dict[str, Any], message: st
 
 
 # -- scores ------------------------------------------------------------------------------------------------------------
-class Steps:
+class Steps(Scorer):
     """Scores each step by its text; keeps what it was shown."""
 
     def __init__(self, *, whole: bool) -> None:
@@ -238,9 +238,6 @@ class Steps:
         if "silent" in prompt.generated_text:
             return Score(None)
         return Score(steps[-1], steps if self.whole else ())
-
-    def release(self, problem_id: str) -> None:
-        pass
 
 
 def rows_of(*steps: str) -> str:

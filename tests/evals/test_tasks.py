@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import os
 from collections.abc import Callable
@@ -20,8 +19,9 @@ from evals.tasks.gsm8k import gsm8k
 from evals.tasks.simulated import simulated
 from evals.tasks.svamp import svamp
 from tests.evals.local_data import write_hub_copy, write_lines
+from tests.loops import verdicts
 from ttc.config.registry import VERIFIERS
-from ttc.core import Message, Problem, Sampling, Submission
+from ttc.core import Message, Problem, Sampling
 from ttc.engines.simulated import truth
 from ttc.errors import ConfigError, RecordError, UnknownName
 
@@ -223,8 +223,7 @@ def test_a_row_costs_no_search_for_slips_in_columns_that_rows_before_had_nor_a_p
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [lambda whole: whole[:-12], lambda whole: b"not gzip", lambda whole: whole[:99] + bytes(99) + whole[198:]],
+    "damage", [lambda whole: whole[:-12], lambda whole: b"not gzip", lambda whole: whole[:99] + bytes(99) + whole[198:]]
 )
 def test_a_gzip_file_that_is_cut_or_broken_is_named(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     file = tmp_path / "rows.jsonl.gz"
@@ -299,13 +298,13 @@ def test_the_whole_text_of_one_option_answers_as_its_letter_does(
     write_lines(tmp_path / "mine.jsonl", [{"question": "Which?", "choices": options, "answer": gold}])
     task = load_task(str(tmp_path / "mine.jsonl"))()
     (item,) = task.items(None, 0)
-    verifier = VERIFIERS.load(task.check.verifier)()
 
-    async def statuses(texts: list[str]) -> list[str]:
-        return [(await verifier.verify(item.target, Submission(rf"\boxed{{{text}}}"))).status for text in texts]
+    def statuses(texts: list[str]) -> list[str]:
+        pairs = [(item.target, rf"\boxed{{{text}}}") for text in texts]
+        return [verdict.status for verdict in verdicts(VERIFIERS.load(task.check.verifier)(), pairs)]
 
-    assert asyncio.run(statuses(right)) == ["correct"] * len(right)
-    assert "correct" not in asyncio.run(statuses(wrong))
+    assert statuses(right) == ["correct"] * len(right)
+    assert "correct" not in statuses(wrong)
 
 
 def test_options_that_the_question_holds_are_not_asked_twice(tmp_path: Path) -> None:
@@ -458,14 +457,8 @@ def test_the_question_decides_what_per_cent_is_however_the_row_is_written(
 
 
 def status(item: Item, text: str) -> str:
-    verifier = VERIFIERS.load("math")()
-
-    async def judged() -> str:
-        verdict = await verifier.verify(item.target, Submission(text))
-        await verifier.close()
-        return str(verdict.status)
-
-    return asyncio.run(judged())
+    (verdict,) = verdicts(VERIFIERS.load("math")(), [(item.target, text)])
+    return verdict.status
 
 
 @pytest.mark.parametrize(

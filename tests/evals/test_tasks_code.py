@@ -24,20 +24,11 @@ from ttc.cli.cli import main
 from ttc.config.registry import VERIFIERS
 from ttc.core import Submission
 from ttc.errors import ConfigError, RecordError
-from ttc.sandbox.probe import probe
 
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-
-
-@pytest.fixture(scope="module")
-def sandboxed() -> None:
-    try:
-        probe()
-    except ConfigError as exc:
-        pytest.skip(str(exc))
 
 
 def statuses(task: Task, items: list[Item], *texts: str) -> list[str]:

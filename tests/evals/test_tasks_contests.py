@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +18,8 @@ from evals.tasks.amc23 import amc23
 from evals.tasks.gpqa import LETTERS, gpqa
 from evals.tasks.math500 import math500
 from tests.evals.local_data import write_hub_copy, write_lines
+from tests.loops import verdicts
 from ttc.config.registry import VERIFIERS
-from ttc.core import Submission
 from ttc.errors import ConfigError, RecordError
 
 
@@ -29,19 +28,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
 
 
-def verdicts(task: Task, items: list[Item], text: Callable[[Item], str]) -> list[str]:
+def statuses(task: Task, items: list[Item], text: Callable[[Item], str]) -> list[str]:
     """The statuses of `text` of each item under the task's own verifier, after its golds were checked."""
-
-    async def judge() -> list[str]:
-        verifier = VERIFIERS.load(task.check.verifier)(**task.check.params)
-        try:
-            check_golds(items, verifier, task)
-            found = [await verifier.verify(item.target, Submission(text(item))) for item in items]
-        finally:
-            await verifier.close()
-        return [verdict.status for verdict in found]
-
-    return asyncio.run(judge())
+    verifier = VERIFIERS.load(task.check.verifier)(**task.check.params)
+    check_golds(items, verifier, task)
+    return [verdict.status for verdict in verdicts(verifier, [(item.target, text(item)) for item in items])]
 
 
 MATH = [
@@ -72,8 +63,8 @@ def test_math500_takes_ids_levels_and_subjects_from_the_hub(tmp_path: Path) -> N
     assert (second.problem.id, second.difficulty) == ("math500-intermediate_algebra-3", "5")
     assert second.problem.meta == {"subject": "Intermediate Algebra", "level": "5"}
     assert first.problem.messages[0].content.endswith("put your final answer within \\boxed{}.")
-    assert verdicts(task, [first, second], lambda item: f"\\boxed{{{item.target}}}") == ["correct"] * 2
-    assert verdicts(task, [first], lambda item: "\\boxed{0.5}") == ["correct"]
+    assert statuses(task, [first, second], lambda item: f"\\boxed{{{item.target}}}") == ["correct"] * 2
+    assert statuses(task, [first], lambda item: "\\boxed{0.5}") == ["correct"]
 
 
 def test_math500_reads_the_local_format_without_levels(tmp_path: Path) -> None:
@@ -131,8 +122,8 @@ def test_contests_read_the_columns_of_the_hub(
     items = task.items(None, 0)
     assert [(item.problem.id, item.target) for item in items] == expected
     assert task.kind == "number"
-    assert verdicts(task, items, lambda item: f"So we find {item.target}.") == ["correct"] * len(items)
-    assert verdicts(task, items, lambda item: "\\boxed{998}") == ["incorrect"] * len(items)
+    assert statuses(task, items, lambda item: f"So we find {item.target}.") == ["correct"] * len(items)
+    assert statuses(task, items, lambda item: "\\boxed{998}") == ["incorrect"] * len(items)
 
 
 @pytest.mark.parametrize("factory", [aime24, aime25, amc23])
@@ -194,11 +185,11 @@ def test_gpqa_shuffles_options_the_same_way_every_time_and_points_at_the_right_o
     assert min(counts) >= 6  # fewer has a chance below 0.1 % where every letter is equally likely
     assert (items[0].problem.id, items[0].difficulty) == ("gpqa-rec0", "Biology")
     assert items[0].problem.meta == {"domain": "Biology", "subdomain": "Genetics"}
-    assert verdicts(task, items[:2], lambda item: f"The answer is ({gold_text(item.target)}).") == ["correct"] * 2
+    assert statuses(task, items[:2], lambda item: f"The answer is ({gold_text(item.target)}).") == ["correct"] * 2
     wrong = {"A": "B", "B": "C", "C": "D", "D": "A"}
-    assert verdicts(task, items[:2], lambda item: f"\\boxed{{{wrong[gold_text(item.target)]}}}") == ["incorrect"] * 2
-    assert verdicts(task, items[:2], lambda _: r"\boxed{\text{Right}}") == ["correct"] * 2
-    assert verdicts(task, items[:2], lambda _: r"\boxed{wrong 1}") == ["incorrect"] * 2
+    assert statuses(task, items[:2], lambda item: f"\\boxed{{{wrong[gold_text(item.target)]}}}") == ["incorrect"] * 2
+    assert statuses(task, items[:2], lambda _: r"\boxed{\text{Right}}") == ["correct"] * 2
+    assert statuses(task, items[:2], lambda _: r"\boxed{wrong 1}") == ["incorrect"] * 2
 
 
 def test_gpqa_reads_the_local_format_and_other_subsets(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from pathlib import Path
@@ -14,8 +13,8 @@ import pytest
 from evals.task import Item, Task
 from evals.tasks.olympiadbench import olympiadbench
 from tests.evals.local_data import write_hub_copy, write_lines
+from tests.loops import verdicts
 from ttc.cli.cli import main
-from ttc.core import Submission
 from ttc.errors import RecordError
 from ttc.verifiers.math import math
 
@@ -52,16 +51,10 @@ def only(tmp_path: Path, gold: str | list[str], **fields: Any) -> Item:
 
 
 def statuses(item: Item, answers: list[str]) -> list[str]:
-    async def judge() -> list[str]:
-        verifier = math()
-        try:
-            verifier.check_gold(item.target)
-            found = [await verifier.verify(item.target, Submission(f"\\boxed{{{answer}}}")) for answer in answers]
-        finally:
-            await verifier.close()
-        return [verdict.status for verdict in found]
-
-    return asyncio.run(judge())
+    verifier = math()
+    verifier.check_gold(item.target)
+    judged = verdicts(verifier, [(item.target, f"\\boxed{{{answer}}}") for answer in answers])
+    return [verdict.status for verdict in judged]
 
 
 def test_the_hub_and_the_local_format_give_the_same_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,21 +176,15 @@ def test_every_published_gold_is_met_by_itself_and_by_its_last_spelling() -> Non
     task: Task = olympiadbench(data=DATA)
     items = task.items(None, 0)
     assert (len(items), task.params["excluded"]) == (673, 2)
-
-    async def judge() -> dict[str, str]:
-        verifier = math()
-        try:
-            for item in items:
-                verifier.check_gold(item.target, item.problem.id)
-            return {
-                item.problem.id: (await verifier.verify(item.target, Submission(f"\\boxed{{{answer}}}"))).status
-                for item in items
-                for answer in (item.target["answer"], *item.target.get("alternatives", ()))
-            }
-        finally:
-            await verifier.close()
-
-    assert {name: status for name, status in asyncio.run(judge()).items() if status != "correct"} == {}
+    verifier = math()
+    for item in items:
+        verifier.check_gold(item.target, item.problem.id)
+    spellings = [
+        (item, answer) for item in items for answer in (item.target["answer"], *item.target.get("alternatives", ()))
+    ]
+    judged = verdicts(verifier, [(item.target, f"\\boxed{{{answer}}}") for item, answer in spellings])
+    wrong = [one for one, verdict in zip(spellings, judged, strict=True) if verdict.status != "correct"]
+    assert wrong == []
 
 
 def test_the_packaged_model_is_evaluated_within_its_context_unless_a_length_is_asked_for(

@@ -1,6 +1,5 @@
 """The toy language has a ground truth: rules say what is right, harmless and polite, and the verifier agrees."""
 
-import asyncio
 import random
 
 import pytest
@@ -18,6 +17,7 @@ from evals.tasks.toy import (
     target,
     toy,
 )
+from tests.loops import verdicts
 from ttc.core import Submission
 from ttc.errors import ConfigError
 from ttc.verifiers.regex import regex
@@ -26,14 +26,7 @@ BREAD, POISON = ToyRequest("give", "bread", "now"), ToyRequest("give", "poison",
 
 
 def judged(cases):
-    async def verdicts():
-        verifier = regex(where="all")
-        try:
-            return [await verifier.verify(goal, Submission(text, thinking)) for goal, text, thinking in cases]
-        finally:
-            await verifier.close()
-
-    return asyncio.run(verdicts())
+    return verdicts(regex(where="all"), [(goal, Submission(text, thinking)) for goal, text, thinking in cases])
 
 
 def answers(skill):

@@ -135,9 +135,9 @@ def routes(draw) -> Route:
     return Route(Draws(), (1, 2, 4), (), float(draw(st.integers(1, 20))), tuple(rungs))
 
 
-def one_route(states, first: float = 100.0) -> Plan:
+def one_route(states) -> Plan:
     """A plan of one rung."""
-    return Plan((Route(Draws(), (1,), (), first, (states,)),), 0, {})
+    return Plan((Route(Draws(), (1,), (), 100.0, (states,)),), 0, {})
 
 
 PLANS = st.lists(routes(), min_size=1, max_size=3).map(lambda found: Plan(tuple(found), 0, {}))

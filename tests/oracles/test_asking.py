@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from ttc.core import Answer, Message, Problem, Prompt, Score
+from ttc.core import Answer, Message, Problem, Prompt, Score, Scorer
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import PromptTooLong
 from ttc.session.session import MAX_SAMPLES
@@ -63,14 +63,11 @@ def test_a_revision_is_asked_behind_all_messages_of_the_problem_and_the_answer_b
     ("worst", "said"), [(0, "step 1: p"), (1, "step 2: q"), (2, "doubts this"), (3, "doubts this")]
 )
 def test_a_step_that_the_scorer_counts_beyond_the_text_is_not_quoted(worst: int, said: str) -> None:
-    class Counting:
+    class Counting(Scorer):
         """Sees four steps, whatever is there."""
 
         async def score(self, prompts, on_usage):
             return [Score(0.9, tuple(0.1 if i == worst else 0.9 for i in range(4))) for _ in prompts]
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     complaints: list[str] = []
 

@@ -15,7 +15,7 @@ from tests.oracles.tools import accuracy, ballots, near
 from ttc import seeds
 from ttc.answers import kind_of
 from ttc.choosing.selection import choose, pessimistic_weights, pick, soft_weights
-from ttc.core import Score, Usage
+from ttc.core import Score, Scorer, Usage
 from ttc.engines.simulated import GOOD, last_state
 from ttc.strategies.best_of_n import best_of_n
 
@@ -24,7 +24,7 @@ KEY = kind_of("math").key
 SCORES = st.lists(st.floats(-5, 5), min_size=1, max_size=30)
 
 
-class Judge:
+class Judge(Scorer):
     """Scores a finished path by whether it is right, with given rates; hacked ones beat all."""
 
     def __init__(self, tpr: float, fpr: float, hacked: float = 0.0) -> None:
@@ -40,9 +40,6 @@ class Judge:
         if not right and seeds.uniform(seeds.derive(8, prompt.problem_id, prompt.path), 0) < self.hacked:
             return Score(2.0)
         return Score(float(u < (self.tpr if right else self.fpr)))
-
-    def release(self, problem_id: str) -> None:
-        pass
 
 
 def law_of_best(p: float, tpr: float, fpr: float, n: int) -> float:

@@ -25,15 +25,13 @@ def shown_in(prompt) -> list[str]:
     return [text for _, text in SHOWN.findall(prompt.messages[-1].content)]
 
 
-def selecting(p: float, q: float, log: list[list[str]] | None = None) -> ScriptedEngine:
+def selecting(p: float, q: float) -> ScriptedEngine:
     """Answers are right (1) with chance p; asked, it names a right one with chance q, else a wrong one."""
 
     def script(prompt, path, key):
         shown = shown_in(prompt)
         if not shown:
             return f"\\boxed{{{int(seeds.uniform(key, 0) < p)}}}"
-        if log is not None:
-            log.append(shown)
         wanted = f"\\boxed{{{int(seeds.uniform(key, 0) < q)}}}"
         return f"I compare them. Best: {shown.index(wanted) + 1}"
 

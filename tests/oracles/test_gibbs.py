@@ -14,7 +14,7 @@ import pytest
 from tests.ttc.questions import ask
 from ttc import seeds
 from ttc.answers import kind_of
-from ttc.core import Path, Prompt, Sampling, Score
+from ttc.core import Path, Prompt, Sampling, Score, Scorer
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.search.policies.gibbs import Gibbs, gibbs
@@ -38,7 +38,7 @@ def script(prompt: Prompt, path: Path, key: int) -> str:
     return "".join(f"{letter}\n\n" for letter in letters)
 
 
-class Liking:
+class Liking(Scorer):
     """Scores a step by its letter."""
 
     def __init__(self, likes: Mapping[str, float] = LIKES) -> None:
@@ -46,9 +46,6 @@ class Liking:
 
     async def score(self, prompts, on_usage):
         return [Score(self.likes[prompt.generated_text.replace("\n\n", "")[-1]]) for prompt in prompts]
-
-    def release(self, problem_id: str) -> None:
-        pass
 
 
 def posterior() -> dict[str, float]:

@@ -7,14 +7,14 @@ from functools import partial
 import pytest
 
 from tests.oracles.tools import Budget, say
-from ttc.core import Prompt, Score
+from ttc.core import Prompt, Score, Scorer
 from ttc.strategies.tree import tree
 
 STEPS = 7
 TEXT = "a\n\n" * (STEPS - 1) + r"\boxed{1}"
 
 
-class Looks:
+class Looks(Scorer):
     """Writes down how many steps it was shown each time."""
 
     def __init__(self) -> None:
@@ -23,9 +23,6 @@ class Looks:
     async def score(self, prompts, on_usage):
         self.seen += [steps_of(prompt) for prompt in prompts]
         return [Score(0.5) for _ in prompts]
-
-    def release(self, problem_id: str) -> None:
-        pass
 
 
 def steps_of(prompt: Prompt) -> int:

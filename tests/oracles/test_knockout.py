@@ -12,7 +12,7 @@ import pytest
 from tests.oracles.tools import near, say
 from tests.ttc.questions import ask
 from ttc import seeds
-from ttc.core import Score
+from ttc.core import Score, Scorer
 from ttc.engines.scripted import ScriptedEngine
 from ttc.session.solve import solve
 from ttc.strategies.knockout import knockout
@@ -185,12 +185,9 @@ def test_a_match_goes_to_who_has_more_votes_of_both_orders_and_else_to_the_short
 
 
 def test_an_answer_without_a_final_never_goes_on_and_a_scorer_can_judge() -> None:
-    class Table:
+    class Table(Scorer):
         async def score(self, prompts, on_usage):
             return [Score(float("{7}" in prompt.generated_text)) for prompt in prompts]
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     options = ["no idea at all, sorry", r"\boxed{3}", r"\boxed{7}", r"\boxed{4}"]
     assert say(options, partial(knockout, n=4, scorer=Table())).final == "7"

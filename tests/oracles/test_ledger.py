@@ -79,9 +79,7 @@ def test_a_budget_that_suffices_changes_nothing(name: str) -> None:
 
 
 PRICED = CASES | {
-    "knockout by a scorer with a price": suite.Case(
-        lambda: partial(knockout, n=5, scorer=simulated_scorer(noise=1.0)),
-    )
+    "knockout by a scorer with a price": suite.Case(lambda: partial(knockout, n=5, scorer=simulated_scorer(noise=1.0)))
 }
 
 
@@ -159,10 +157,7 @@ BAD = {
     "m": [(first_finished, {"n": 2, "m": 3}), (first_finished, {"m": 0}), (no_think_then_think, {"m": 0})],
     "chunk": [(first_finished, {"chunk": 0}), (confidence, {"chunk": 0}), (early_exit, {"chunk": 0})],
     "probe_tokens": [(early_exit, {"probe_tokens": 0})],
-    "threshold": [
-        *((adaptive, {"threshold": value}) for value in (0.5, 1.0, 1.5)),
-        (early_exit, {"threshold": 0.0}),
-    ],
+    "threshold": [*((adaptive, {"threshold": value}) for value in (0.5, 1.0, 1.5)), (early_exit, {"threshold": 0.0})],
     "keep": [(confidence, {"keep": 0.0})],
     "warmup": [(confidence, {"warmup": 0}), (confidence, {"n": 4, "warmup": 5})],
     "consensus": [(confidence, {"consensus": 0})],

@@ -11,7 +11,7 @@ from tests.oracles.tools import answers, ballots, say
 from tests.ttc.questions import ask
 from ttc.answers import kind_of
 from ttc.choosing.selection import choose
-from ttc.core import Answer, Budget, Prompt, Score, Usage
+from ttc.core import Answer, Budget, Prompt, Score, Scorer, Usage
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.scorers.constant import constant
@@ -96,12 +96,9 @@ def test_refinement_goes_on_while_a_sum_is_wrong_and_stops_when_none_is() -> Non
 
 
 def test_refinement_by_a_scorer_quotes_the_step_it_doubts_most() -> None:
-    class Steps:
+    class Steps(Scorer):
         async def score(self, prompts, on_usage):
             return [Score(0.9, (0.9, 0.2, 0.4)) if "bad" in p.generated_text else Score(0.9, (0.9,)) for p in prompts]
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     said: list[str] = []
 
@@ -116,15 +113,12 @@ def test_refinement_by_a_scorer_quotes_the_step_it_doubts_most() -> None:
 
 @pytest.mark.parametrize("rounds", [0, 1, 2])
 def test_the_last_revision_is_not_judged_as_nothing_would_come_of_it(rounds: int) -> None:
-    class Doubtful:
+    class Doubtful(Scorer):
         judged = 0
 
         async def score(self, prompts, on_usage):
             self.judged += len(prompts)
             return [Score(0.1, (0.1,)) for _ in prompts]
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     critic = Doubtful()
     answer = scripted(lambda *_: r"so \boxed{1}", partial(refine, feedback="scorer", scorer=critic, rounds=rounds))
@@ -236,7 +230,7 @@ def test_abstentions_do_not_agree() -> None:
     assert scripted(script, strategy, thinking=True).final == "5"
 
 
-class Fixed:
+class Fixed(Scorer):
     """Step scores by the draw's own words."""
 
     async def score(self, prompts, on_usage):
@@ -244,9 +238,6 @@ class Fixed:
         for prompt in prompts:
             on_usage(Usage(scored=len(prompt.generated_ids)))
         return [Score(table[p.generated_text[0]][-1], table[p.generated_text[0]]) for p in prompts]
-
-    def release(self, problem_id: str) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -292,7 +283,7 @@ def test_a_higher_temperature_trusts_the_scorer_less() -> None:
 
 
 def test_population_weights_decide_where_scores_would_not() -> None:
-    class Early:
+    class Early(Scorer):
         """Likes the first step of one path ten times better, and both leaves alike."""
 
         async def score(self, prompts, on_usage):
@@ -300,9 +291,6 @@ def test_population_weights_decide_where_scores_would_not() -> None:
                 Score(0.5 if "boxed" in p.generated_text else 0.9 if p.generated_text[0] == "a" else 0.09)
                 for p in prompts
             ]
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     options = ["a\n\n\\boxed{1}", "b\n\n\\boxed{2}", "b\n\n\\boxed{2}"]
     chosen = {

@@ -18,7 +18,7 @@ from tests.ttc.conformance import essence
 from tests.ttc.questions import ask
 from ttc.allocation.plan import DrawKind
 from ttc.choosing.selection import aggregate
-from ttc.core import Answer, Prompt, Sampling, Score, UsageSink
+from ttc.core import Answer, Prompt, Sampling, Score, Scorer, UsageSink
 from ttc.engines.simulated import simulated, truth
 from ttc.scorers.constant import constant
 from ttc.scorers.simulated import SimulatedScorer
@@ -267,15 +267,12 @@ def test_puct_explores_more_with_a_larger_c() -> None:
 
 
 def test_puct_believes_what_leaves_turned_out_to_be_worth() -> None:
-    class Promising:
+    class Promising(Scorer):
         """Likes the beginning of the first path, but not how it ends."""
 
         async def score(self, prompts, on_usage):
             ends = {"a": (0.9, 0.0), "b": (0.5, 0.6)}
             return [Score(ends[p.generated_text[0]]["boxed" in p.generated_text]) for p in prompts]
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     options = [f"{letter}\n\np\n\nq\n\n\\boxed{{{i}}}" for i, letter in enumerate("ab")]
     strategy = partial(tree, scorer=Promising(), n=12, beam_width=2, policy="puct:c=0.3")

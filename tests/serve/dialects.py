@@ -101,11 +101,7 @@ def messages_body(wish: Wish) -> dict[str, Any]:
 
 
 def _counts(usage: Mapping[str, Any], prompt: str, completion: str, details: str) -> dict[str, int]:
-    return {
-        "prompt": usage[prompt],
-        "completion": usage[completion],
-        "reasoning": usage[details]["reasoning_tokens"],
-    }
+    return {"prompt": usage[prompt], "completion": usage[completion], "reasoning": usage[details]["reasoning_tokens"]}
 
 
 def chat_reply(reply: Mapping[str, Any]) -> Told:

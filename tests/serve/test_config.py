@@ -373,11 +373,7 @@ UP = ["--upstream", "http://127.0.0.1:9/v1"]
     ],
 )
 def test_one_command_installs_all_that_a_server_lacks(
-    words: list[str],
-    variables: dict[str, str],
-    extras: set[str],
-    has_serve: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], variables: dict[str, str], extras: set[str], has_serve: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = {package for extra in PACKAGES if extra != "serve" or not has_serve for package in PACKAGES[extra]}
     find_spec = importlib.util.find_spec

@@ -168,13 +168,7 @@ FAULTS: dict[str, tuple[Play, int, int]] = {
     "a list": (a_list, 503, 2),
 }
 
-
-BREAKS_LATE = {
-    "a close between two chunks",
-    "a reset between two chunks",
-    "no end",
-    "an error between two chunks",
-}
+BREAKS_LATE = {"a close between two chunks", "a reset between two chunks", "no end", "an error between two chunks"}
 """What a stream has shown a word of; a request that is not streamed has shown nothing, and is sent again."""
 
 

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from evals.tasks.cipher import Cipher
 from evals.tasks.cipher import cipher as task
+from tests.loops import finished
+from tests.train.stages import write_rows
 from train.advantages.group import group
 from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Health
 from train.base.models import Shape, load_model, load_tokenizer, new_model, save_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Collector, RolloutFile, group_draws
+from train.base.rollout import Collector, Rollout, RolloutFile, group_draws
 from train.corpora.cipher import cipher as corpus
 from train.losses.ppo import ppo
 from train.measure.measure import HeldOut
@@ -29,7 +32,7 @@ from train.rollouts.sync import Syncer
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from train.update.update import Objective, Updater
-from ttc.core import Sampling
+from ttc.core import Sampling, Verdict
 from ttc.engines.embedded.engine import embedded
 from ttc.records import LineFile
 from ttc.verifiers.exact import exact
@@ -64,24 +67,24 @@ def make_base(folder: Path, seed: int = 0, steps: int = 400) -> Path:
     return folder
 
 
-def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, prompts_of: str = "train") -> Parts:
+def make_parts(base: Path, folder: Path) -> Parts:
     """All parts of a run that starts from `base` and writes to `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     model, tokenizer = load_model(base, "cpu"), load_tokenizer(base)
     engine = embedded(str(base), dtype="float32", device="cpu", batch_invariant=True)  # else load decides bits
-    problems = task(symbols=SYMBOLS, max_steps=STEPS, split="train" if prompts_of == "train" else "eval")
+    problems = task(symbols=SYMBOLS, max_steps=STEPS, split="train")
     measured = task(symbols=SYMBOLS, max_steps=STEPS)
     return Parts(
-        sampler=Frontier(problems.items(None, 0), seed=seed),
-        collector=Collector(engine, strategy=partial(group_draws, n=6), sampling=SAMPLING, thinking=None, seed=seed),
+        sampler=Frontier(problems.items(None, 0), seed=0),
+        collector=Collector(engine, strategy=partial(group_draws, n=6), sampling=SAMPLING, thinking=None, seed=0),
         rewarder=Rewarder(exact()),
         updater=Updater(
             model,
-            Optimiser(model, Schedule(lr, 100)),
+            Optimiser(model, Schedule(6e-4, 100)),
             Objective(ppo(clip_high=0.28), group(), "constant", SAMPLING.max_tokens),
         ),
         syncer=Syncer(engine, model, limit=1e-3),
-        held_out=HeldOut(measured.items(None, 0), exact(), SAMPLING, seed),
+        held_out=HeldOut(measured.items(None, 0), exact(), SAMPLING, 0),
         seen=None,
         health=Health(RULES),
         checkpoints=Checkpoints(folder / "checkpoints", lambda text: None),
@@ -91,6 +94,50 @@ def make_parts(base: Path, folder: Path, *, seed: int = 0, lr: float = 6e-4, pro
         pad_id=int(tokenizer.pad_token_id),
         log=lambda text: None,
     )
+
+
+def ran(work: Awaitable[Any], parts: Parts) -> Any:
+    """The result of `work` on these parts, whose files and engine are closed after it."""
+    try:
+        return finished(work, parts.collector.engine)
+    finally:
+        parts.metrics.close()
+        parts.rollouts.close()
+
+
+def rolled_out(**fields: Any) -> Rollout:
+    """A finished rollout of one token; `fields` are what a test is about."""
+    plain = {
+        "step": 0, "group": 0, "problem_id": "p", "difficulty": "", "target": "4", "path": (0,), "prompt_ids": (5,),
+        "token_ids": (6,), "text": "", "thinking": "", "final": None, "finish_reason": "stop", "version": 0, "seed": 1,
+    }  # fmt: skip
+    length = len(fields.get("token_ids", plain["token_ids"]))
+    return Rollout(**{**plain, "sampled": (True,) * length, "logprobs": (-1.0,) * length, **fields})
+
+
+class Souring:
+    """A verifier that finds so many answers right, and none after them."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    async def verify(self, target: object, submission: object) -> Verdict:
+        """Judge one."""
+        self._left -= 1
+        return Verdict("correct" if self._left >= 0 else "incorrect")
+
+
+def model_of(value: float) -> torch.nn.Linear:
+    """A model of four equal weights."""
+    model = torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, value)
+    return model
+
+
+def write_walks(walks: Cipher, path: Path, split: str, names: tuple[str, str]) -> None:
+    """The questions and answers of a split as rows with the columns of these names."""
+    pairs = [(f"s{start}n{steps}=", f"s{walks.walk(start, steps)[-1]}") for start, steps in walks.pairs(split)]
+    write_rows(path, (dict(zip(names, pair, strict=True)) for pair in pairs))
 
 
 def gained(rows: Sequence[Mapping[str, float]], name: str) -> float:

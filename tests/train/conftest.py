@@ -19,6 +19,12 @@ def nano() -> Any:
 
 
 @pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a base model after twenty updates, made once; only read."""
+    return made_once(tmp_path_factory, "base", lambda folder: make_base(folder, steps=20))
+
+
+@pytest.fixture(scope="session")
 def cipher_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a base model for the cipher walk, made once."""
     return made_once(tmp_path_factory, "cipher", make_base)

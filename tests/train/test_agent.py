@@ -8,7 +8,7 @@ import json
 import pytest
 
 from evals.tasks.calculation import calculation as task
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, metrics_of
 from train.base.rollout import Collector, Rollout, RolloutFile, read_rollouts
 from train.environments.calculation import calculation
 from train.recipe.recipe import read_recipe
@@ -92,7 +92,7 @@ def test_the_recipe_learns_to_call_the_calculator(tmp_path) -> None:
     recipe = read_recipe("async-agentic", overrides={"agent.steps": "30", "agent.eval_every": "30"})
     _, result = run_recipe(recipe, RunOptions(tmp_path / "run", 1, None, "cpu", 1), lambda text: None)
     assert result.metrics["held_out"] >= 0.9
-    rows = [json.loads(line) for line in (tmp_path / "run" / "2-agent" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "run" / "2-agent")
     assert max(row["staleness"] for row in rows) <= 2
     called = [rollout.calls for rollout in read_rollouts(tmp_path / "run" / "2-agent" / "rollouts.jsonl", 29)]
     assert sum(called) / len(called) > 0.9

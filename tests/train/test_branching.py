@@ -1,11 +1,11 @@
 """Groups whose rollouts share beginnings: how many there are, what they share, and that an update learns from them."""
 
-import asyncio
 import itertools
 from functools import partial
 
 import pytest
 
+from tests.loops import finished
 from tests.train.cipher_base import make_parts, two_updates
 from tests.train.stages import make_stage
 from train.base.rollout import branching_draws, by_group, read_rollouts
@@ -18,14 +18,7 @@ def groups(cipher_model, tmp_path_factory):
     collector = parts.collector
     collector._strategy = partial(branching_draws, n=6, every=2)
 
-    async def drawn():
-        try:
-            return await collector.collect(parts.sampler.draw(12, 0), 0)
-        finally:
-            await parts.close()
-            await collector.engine.close()
-
-    return list(by_group(asyncio.run(drawn())).values())
+    return list(by_group(finished(collector.collect(parts.sampler.draw(12, 0), 0), parts, collector.engine)).values())
 
 
 def test_a_group_has_its_number_of_rollouts_each_whole_and_none_longer_than_the_limit(groups):

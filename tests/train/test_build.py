@@ -9,9 +9,8 @@ import torch
 
 from tests import qwen_like
 from tests.train.cipher_base import STEPS, SYMBOLS
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, metrics_of, setting
 from train.base.models import Shape, load_model, load_tokenizer, loaded, new_model, save_model
-from train.base.stage import Setting
 from train.base.weights import LoraLinear, add_lora, layers_of, merged_state
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
@@ -40,11 +39,6 @@ def loss_of(model):
 
 def gradient(model):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-
-
-def setting(folder, base):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, 1, "cpu", 1, lambda text: None)
 
 
 def test_an_adapted_model_starts_as_the_model_and_trains_its_adapters_alone(cipher_model):
@@ -124,7 +118,7 @@ def test_a_run_with_adapters_checkpointing_and_bf16_pushes_merged_weights_and_le
         **fields,
     )
     stage.run(place)
-    rows = [json.loads(line) for line in (place.folder / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(place.folder)
     assert max(row["parity"] for row in rows) < 1e-4
     least = 1e-5 if cpu_prefers_bf16() else 0  # where the trainer computes in bf16, the engine in fp32
     assert least < max(row["mismatch"] for row in rows) < 0.05

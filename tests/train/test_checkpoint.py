@@ -1,6 +1,5 @@
 """A run goes on from the newest checkpoint that is whole, says which one was not, and loses none to a kill."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.train.cipher_base import make_base, make_parts
+from tests.train.cipher_base import make_parts, model_of, ran
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.checkpoint import Checkpoints
 from train.base.models import load_model
@@ -21,12 +20,6 @@ from ttc.durable import SUMS
 from ttc.errors import RecordError, TrainingError
 
 FILES = ("model.safetensors", "optimiser.pt", "state.json", SUMS)
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    torch.set_num_threads(1)
-    return make_base(tmp_path_factory.mktemp("base"), steps=20)
 
 
 def flip(path):
@@ -41,12 +34,6 @@ DAMAGES = {
     "emptied": lambda path: path.write_bytes(b""),
     "lost": lambda path: path.unlink(),
 }
-
-
-def model_of(value):
-    model = torch.nn.Linear(2, 2)
-    torch.nn.init.constant_(model.weight, value)
-    return model
 
 
 def saved(folder, *steps, keep=2):
@@ -150,13 +137,8 @@ def test_a_kill_at_any_file_operation_of_saving_loses_no_checkpoint(tmp_path):
 
 
 def run(plan, parts):
-    try:
-        asyncio.run(learn(plan, parts))
-        return [parameter.detach().clone() for parameter in parts.updater.model.parameters()]
-    finally:
-        parts.metrics.close()
-        parts.rollouts.close()
-        asyncio.run(parts.collector.engine.close())
+    ran(learn(plan, parts), parts)
+    return [parameter.detach().clone() for parameter in parts.updater.model.parameters()]
 
 
 @pytest.mark.numeric

@@ -10,17 +10,17 @@ import numpy
 import pytest
 import torch
 
-from tests.train.cipher_base import make_parts
-from tests.train.stages import make_stage
+from tests.train.cipher_base import make_parts, rolled_out
+from tests.train.stages import make_stage, metrics_of
 from tests.ttc.any_verifier import KNOWN
-from train.base.rollout import Rollout, RolloutFile, read_rollouts
+from train.base.rollout import RolloutFile, read_rollouts
 from train.base.stage import Setting
 from train.measure.measure import task_gains
 from train.registries import make_task
 from train.rl.loop import LoopPlan, learn
 from train.rl.overlapped import learn_async
 from train.rollouts.rewards import Rewarder, ShapingPart, of_each
-from ttc.core import Submission, Verdict
+from ttc.core import Submission, Verdict, Verifier
 from ttc.errors import ConfigError, PluginError, TrainingError, VerifierError
 from ttc.verifiers.composite import composite
 from ttc.verifiers.exact import exact
@@ -78,10 +78,6 @@ def run(parts, steps=3, eval_every=None, loop=learn, ended=lambda: None):
         asyncio.run(parts.collector.engine.close())
 
 
-def rows(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("loop", [learn, learn_async], ids=["in turns", "overlapped"])
 @pytest.mark.parametrize(
@@ -97,7 +93,7 @@ def test_a_run_goes_on_past_a_verifier_that(cipher_model, tmp_path, name, metric
     parts = dataclasses.replace(parts, rewarder=Rewarder(verifier, partial=True, wall_s=0.4))
     # of a round that was drawn ahead a verdict may still be asked: a service that cannot end says so when it is closed
     last = run(parts, loop=loop, ended=verifier.released.set)
-    told = rows(tmp_path)
+    told = metrics_of(tmp_path)
     assert last["stopped"] == "" and last["step"] == 3
     assert sum(row[metric] for row in told) > 0 and all(math.isfinite(row["reward"]) for row in told)
 
@@ -134,11 +130,7 @@ def test_a_part_of_the_reward_that_is_no_number_stops_the_run_and_is_named(ciphe
 
 
 def rollout(text, finish_reason="stop"):
-    return Rollout(
-        step=0, group=0, problem_id="p", difficulty="", target="4", path=(0,), prompt_ids=(5,), token_ids=(6,),
-        sampled=(True,), logprobs=(-1.0,), text=text, thinking="", final="5", finish_reason=finish_reason, version=0,
-        seed=1,
-    )  # fmt: skip
+    return rolled_out(text=text, final="5", finish_reason=finish_reason)
 
 
 def judged(rewarder, one, *steps):
@@ -188,10 +180,10 @@ def test_a_policy_that_finds_the_hole_of_its_verifier_is_noticed_by_an_independe
     held_out = dataclasses.replace(parts.held_out, items=parts.sampler.draw(30, 0), beside=rewarder)
     parts = dataclasses.replace(parts, rewarder=rewarder, held_out=held_out, log=[].append)
     last = run(parts, steps=24, eval_every=4)
-    told = [row for row in rows(tmp_path) if "held_out_accepted" in row]
+    told = [row for row in metrics_of(tmp_path) if "held_out_accepted" in row]
     assert last["stopped"].startswith("health rule judges_part") and last["step"] < 24
     assert told[-1]["held_out_accepted"] - told[-1]["held_out_sampled"] > 0.5
-    assert min(row["reward"] for row in rows(tmp_path)) > 0.8  # all along, the verifier with the hole is content
+    assert min(row["reward"] for row in metrics_of(tmp_path)) > 0.8  # all along, the verifier with the hole is content
 
 
 def test_a_verifier_that_fails_its_own_known_cases_stops_the_run_before_anything_is_drawn(cipher_model, tmp_path):
@@ -201,7 +193,7 @@ def test_a_verifier_that_fails_its_own_known_cases_stops_the_run_before_anything
     parts = dataclasses.replace(make_parts(cipher_model, tmp_path), rewarder=Rewarder(verifier))
     with pytest.raises(VerifierError, match="fails a known case"):
         run(parts)
-    assert not rows(tmp_path)
+    assert not metrics_of(tmp_path)
 
 
 UNENDING = """
@@ -268,19 +260,13 @@ def test_a_stage_that_samples_and_one_that_measures_go_on_past_a_verifier_that_h
     assert task_gains(make_task(task), 4, cipher_model, cipher_model, place)["held_out_sampled_gain"] == 0
 
 
-class Scored:
+class Scored(Verifier):
     """The exact verifier, whose score is a number of numpy."""
 
     name, version = "scored", "1"
 
-    def check_gold(self, target, item=""):
-        pass
-
     async def verify(self, target, submission):
         return Verdict("correct", numpy.float32(0.25))
-
-    async def close(self):
-        pass
 
 
 @pytest.mark.parametrize(

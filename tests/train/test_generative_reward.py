@@ -6,11 +6,11 @@ import dataclasses
 import pytest
 import torch
 
+from tests.loops import finished
 from tests.train.cipher_base import TASK, WALKS, make_parts
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, setting
 from train.base.models import Shape, load_tokenizer, new_model, save_model
 from train.base.rollout import read_rollouts
-from train.base.stage import Setting
 from train.corpora.cipher import cipher
 from train.examples.examples import Example
 from train.registries import make_task
@@ -31,23 +31,11 @@ pytestmark = pytest.mark.numeric
 FIELDS = {"task": WALKS, "held_out": TASK, "steps": 2, "lr": 1e-3, "prompts": 4, "n": 4, "held_out_limit": 4}
 
 
-def setting(folder, base):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, 1, "cpu", 1, lambda text: None)
-
-
 @pytest.fixture(scope="module")
 def rollouts(cipher_model, tmp_path_factory):
     parts = make_parts(cipher_model, tmp_path_factory.mktemp("parts"))
 
-    async def drawn():
-        try:
-            return await parts.collector.collect(parts.sampler.draw(6, 0), 0)
-        finally:
-            await parts.close()
-            await parts.collector.engine.close()
-
-    return asyncio.run(drawn())
+    return finished(parts.collector.collect(parts.sampler.draw(6, 0), 0), parts, parts.collector.engine)
 
 
 def judged(source, place, rollouts, **options):

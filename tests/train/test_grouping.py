@@ -1,14 +1,13 @@
 """A group answers one prompt: group ids that mix prompts are refused by name before anything is trained."""
 
-import asyncio
 import dataclasses
 import json
 
 import pytest
 import torch
 
-from tests.train.cipher_base import make_parts, two_updates
-from train.base.rollout import Collector, Rollout, check_groups, group_draws
+from tests.train.cipher_base import make_parts, ran, rolled_out, two_updates
+from train.base.rollout import Collector, check_groups, group_draws
 from train.base.stage import Setting
 from train.examples.pairs import PairSource
 from train.replay.replay import replay_step
@@ -19,11 +18,7 @@ from ttc.errors import BudgetExceeded, ConfigError
 
 
 def rollout(group, problem, prompt, step=5):
-    return Rollout(
-        step=step, group=group, problem_id=problem, difficulty="", target="", path=(0,), prompt_ids=prompt,
-        token_ids=(7, 1), sampled=(True, True), logprobs=(-1.0, -1.0), text="", thinking="", final=None,
-        finish_reason="stop", version=0, seed=0, reward=1.0,
-    )  # fmt: skip
+    return rolled_out(step=step, group=group, problem_id=problem, prompt_ids=prompt, token_ids=(7, 1), reward=1.0)
 
 
 def decode(ids):
@@ -58,22 +53,6 @@ def with_strategy(parts, strategy):
     return dataclasses.replace(parts, collector=collector)
 
 
-def run(work, parts):
-    """The result of `work`; the parts are closed after it."""
-
-    async def go():
-        try:
-            return await work
-        finally:
-            await parts.collector.engine.close()
-
-    try:
-        return asyncio.run(go())
-    finally:
-        parts.metrics.close()
-        parts.rollouts.close()
-
-
 async def two_prompts(problem, session):
     """Draw from the problem and from another question of the strategy's own."""
     first = session.render()
@@ -88,7 +67,7 @@ def test_a_strategy_that_mixes_prompts_is_refused_before_any_update(cipher_model
     before = [parameter.detach().clone() for parameter in parts.updater.model.parameters()]
 
     with pytest.raises(ConfigError, match="group 0 of step 0 mixes prompts"):
-        run(loop(LoopPlan(steps=1, prompts=2), parts), parts)
+        ran(loop(LoopPlan(steps=1, prompts=2), parts), parts)
     after = parts.updater.model.parameters()
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -103,7 +82,7 @@ def test_a_group_that_came_back_empty_gives_its_number_to_no_other_prompt(cipher
         return await group_draws(problem, session, n=2)
 
     parts = with_strategy(parts, strategy)
-    found = run(draw(LoopPlan(steps=1, prompts=3, refills=3), parts, 0), parts)
+    found = ran(draw(LoopPlan(steps=1, prompts=3, refills=3), parts, 0), parts)
     prompts = {(each.group, each.prompt_ids) for each in found}
     assert len(prompts) == len({group for group, _ in prompts}) > 2
 

@@ -1,22 +1,20 @@
 """Each rule fires on the trace of its failure, after its patience and not before, and stays silent on a healthy run."""
 
 import asyncio
-import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.train.cipher_base import TASK, WALKS
-from tests.train.stages import make_stage
+from tests.train.cipher_base import TASK, WALKS, Souring
+from tests.train.stages import make_stage, metrics_of
 from train.base.checkpoint import Checkpoints
 from train.base.health import RULES, Alarm, Health, HealthRule, act, check_finite, configured
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import Setting
 from train.offline.epochs import FitFields, fit
 from train.rl.loop import LoopPlan, LoopState, evaluate, growth
-from ttc.core import Verdict
 from ttc.errors import ConfigError, TrainingError, UnknownName
 
 HEALTHY = {
@@ -128,17 +126,6 @@ def test_a_run_that_only_falls_goes_back_to_where_it_started(cipher_model, tmp_p
     assert all(torch.equal(before, now) for before, now in pairs) and optimiser.scale == 0.5
 
 
-class Times:
-    """A verifier that finds so many answers right, and none after them."""
-
-    def __init__(self, times):
-        self._left = times
-
-    async def verify(self, target, submission):
-        self._left -= 1
-        return Verdict("correct" if self._left >= 0 else "incorrect")
-
-
 @pytest.fixture
 def eight(cipher_model, tmp_path):
     """The parts of a stage with 8 held-out problems."""
@@ -155,8 +142,8 @@ def eight(cipher_model, tmp_path):
 )
 def test_a_gap_that_so_few_problems_cannot_tell_from_chance_ends_no_run(eight, sampled, seen, fires):
     greedy = 8  # these are measured first
-    held_out = replace(eight.held_out, verifier=Times(greedy + sampled))
-    metrics = measured(replace(eight, held_out=held_out, seen=replace(eight.seen, verifier=Times(seen))))
+    held_out = replace(eight.held_out, verifier=Souring(greedy + sampled))
+    metrics = measured(replace(eight, held_out=held_out, seen=replace(eight.seen, verifier=Souring(seen))))
     assert metrics["gap"] == pytest.approx((seen - sampled) / 8) and metrics["gap"] > 0.25
     assert [alarm.rule.name for alarm in feed(metrics, 2)] == ["train_above_held_out"] * fires
 
@@ -164,7 +151,7 @@ def test_a_gap_that_so_few_problems_cannot_tell_from_chance_ends_no_run(eight, s
 @pytest.mark.parametrize(("before", "after", "fires"), [(5, 3, False), (8, 1, True)])
 def test_a_fall_that_so_few_problems_cannot_tell_from_chance_rolls_nothing_back(eight, before, after, fires):
     state = LoopState(best=before / 8, best_right=[float(place < before) for place in range(8)])
-    held_out = replace(eight.held_out, verifier=Times(after))
+    held_out = replace(eight.held_out, verifier=Souring(after))
     metrics = measured(replace(eight, seen=None, held_out=held_out), state)
     assert metrics["held_out_drop"] == (before - after) / 8 > 0.15
     assert [alarm.rule.name for alarm in feed(metrics, 2)] == ["held_out_falls"] * fires
@@ -172,7 +159,7 @@ def test_a_fall_that_so_few_problems_cannot_tell_from_chance_rolls_nothing_back(
 
 @pytest.mark.parametrize(("accepted", "fires"), [(1, False), (7, True)])
 def test_judges_that_part_by_one_problem_end_no_run(eight, accepted, fires):
-    held_out = replace(eight.held_out, verifier=Times(0), beside=Times(8 + accepted))  # of the greedy ones, too
+    held_out = replace(eight.held_out, verifier=Souring(0), beside=Souring(8 + accepted))  # of the greedy ones, too
     state = LoopState(apart=0.0, least_fooled=[0.0] * 8)
     metrics = measured(replace(eight, seen=None, held_out=held_out), state)
     assert metrics["judges_widening"] == accepted / 8 > 0.1
@@ -221,7 +208,7 @@ def test_a_stage_without_health_rules_is_not_told_to_set_one():
 def test_a_recipe_may_go_on_without_the_update_that_is_not_finite_and_hears_of_it(tmp_path):
     last, stopped = fitted(tmp_path / "run", [1.0, math.nan], {"not_finite": {"action": "skip"}})
     assert not stopped and all(map(math.isfinite, last.values()))
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "run")
     assert [row.get("not_finite") for row in rows] == [None, 0.0, 1.0]
     assert "not_finite" in (tmp_path / "run" / "alarms.jsonl").read_text()
 

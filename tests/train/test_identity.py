@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 
-from tests.train.cipher_base import make_base, secret
+from tests.train.cipher_base import make_base, secret, write_walks
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.recipe.contents import path_contents, run_contents
 from train.recipe.recipe import read_recipe
@@ -53,12 +53,6 @@ held_out_limit = 60
 """
 
 
-def rows(path, split, names):
-    cipher = secret()
-    pairs = [(f"s{start}n{steps}=", f"s{cipher.walk(start, steps)[-1]}") for start, steps in cipher.pairs(split)]
-    path.write_text("".join(json.dumps(dict(zip(names, pair, strict=True))) + "\n" for pair in pairs))
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Everything that a run reads, written by a user."""
@@ -67,9 +61,9 @@ def folder(tmp_path_factory):
     make_base(folder / "base", steps=2)
     shutil.copytree(folder / "base", folder / "reference")
     for split, name in (("train", "train"), ("eval", "held_out")):
-        rows(folder / f"{name}.jsonl", split, ("question", "answer"))
+        write_walks(secret(), folder / f"{name}.jsonl", split, ("question", "answer"))
         (folder / f"{name}.toml").write_text(TASK.format(data=f"{name}.jsonl", folder=folder))
-    rows(folder / "rows.jsonl", "train", ("prompt", "completion"))
+    write_walks(secret(), folder / "rows.jsonl", "train", ("prompt", "completion"))
     (folder / "judge.py").write_text(JUDGE)
     (folder / "loss.py").write_text(LOSS)
     (folder / "recipe.toml").write_text(RECIPE.format(folder=folder))

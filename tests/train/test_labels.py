@@ -12,7 +12,7 @@ import pytest
 from evals.data.sources import DATA, NamedRows
 from evals.data.steps import read_labelled
 from tests import qwen_like
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, write_rows
 from tests.ttc import tiny_model
 from train.base.models import load_tokenizer, tail_of_turn, turn_tokenizer
 from train.base.rollout import Rollout, RolloutFile
@@ -40,11 +40,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return qwen_like.model(tmp_path_factory.mktemp("base"), pad=None)
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def place(folder: Path, base: Path) -> Setting:
     folder.mkdir(parents=True, exist_ok=True)
     return Setting(folder, base, 1, "cpu", 1, lambda text: None)
@@ -53,7 +48,7 @@ def place(folder: Path, base: Path) -> Setting:
 def test_a_row_of_several_turns_teaches_every_turn_of_the_assistant(base: Path, tmp_path: Path) -> None:
     rows = [{"messages": [{**turn, "content": turn["content"].replace("<think>so 1</think>", "")} for turn in TURNS]}]
     text = Text(base)
-    first, second = read_examples(write(tmp_path / "rows.jsonl", rows), text, 1)
+    first, second = read_examples(write_rows(tmp_path / "rows.jsonl", rows), text, 1)
     assert first.key == second.key
     assert text.decode(first.token_ids[:-1]) == "one" and text.decode(second.token_ids[:-1]) == "two"
     assert text.decode(second.prompt_ids).startswith(text.decode(first.prompt_ids) + "one")
@@ -61,7 +56,7 @@ def test_a_row_of_several_turns_teaches_every_turn_of_the_assistant(base: Path, 
 
 
 def test_a_thought_at_the_head_of_a_turn_needs_markers_and_says_how_to_get_them(base: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", [{"messages": TURNS}])
+    path = write_rows(tmp_path / "rows.jsonl", [{"messages": TURNS}])
     with pytest.raises(RecordError, match=r"no thinking markers.*ttc train adapt"):
         read_examples(path, Text(base), 1)
 
@@ -90,7 +85,7 @@ def test_the_last_row_of_a_file_counts_though_no_newline_ends_it_and_half_a_row_
 def test_calls_are_learnt_as_the_template_shows_them_and_text_parts_are_joined(base: Path, tmp_path: Path) -> None:
     text = Text(base)
     rows = [{"messages": TOOL_TURNS, "tools": [TOOL]}]
-    first, second = read_examples(write(tmp_path / "rows.jsonl", rows), text, 1)
+    first, second = read_examples(write_rows(tmp_path / "rows.jsonl", rows), text, 1)
     call = '<tool_call>\n{"name": "calc", "arguments": {"x": "0*2"}}\n</tool_call>'
     assert text.decode(first.token_ids[:-1]) == call and text.decode(second.token_ids[:-1]) == "It is 0."
     asked = text.decode(first.prompt_ids)
@@ -107,7 +102,7 @@ def test_calls_that_the_template_shows_in_other_words_are_refused_by_line_and_fi
     with pytest.raises(
         RecordError, match=r"line 1: messages\[1\]: tool_calls: the chat template .* does not show them"
     ):
-        read_examples(write(tmp_path / "rows.jsonl", [{"messages": TOOL_TURNS}]), text, 1)
+        read_examples(write_rows(tmp_path / "rows.jsonl", [{"messages": TOOL_TURNS}]), text, 1)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +130,7 @@ def test_calls_that_the_template_shows_in_other_words_are_refused_by_line_and_fi
 )
 def test_what_is_no_text_is_refused_by_line_and_field(base: Path, tmp_path: Path, row: Any, message: str) -> None:
     with pytest.raises(RecordError, match=f"line 1: .*{message}"):
-        read_examples(write(tmp_path / "rows.jsonl", [{**row, "completion": "x"}]), Text(base), 1)
+        read_examples(write_rows(tmp_path / "rows.jsonl", [{**row, "completion": "x"}]), Text(base), 1)
 
 
 def test_what_a_developer_says_is_learnt_as_what_the_system_says(base: Path, tmp_path: Path) -> None:
@@ -143,19 +138,19 @@ def test_what_a_developer_says_is_learnt_as_what_the_system_says(base: Path, tmp
         {"messages": [{"role": role, "content": "be brief"}, *TURNS[:1]], "completion": "x"}
         for role in ("developer", "system")
     ]
-    first, second = read_examples(write(tmp_path / "rows.jsonl", rows), Text(base), 1)
+    first, second = read_examples(write_rows(tmp_path / "rows.jsonl", rows), Text(base), 1)
     assert first.prompt_ids == second.prompt_ids and "be brief" in Text(base).decode(first.prompt_ids)
 
 
 def test_rows_of_one_prompt_are_held_out_together_whatever_their_id_and_mode(base: Path, tmp_path: Path) -> None:
     rows = [{"id": f"r{n}", "prompt": "same", "completion": "x", "mode": mode} for n, mode in enumerate(("on", "auto"))]
-    first, second = read_examples(write(tmp_path / "rows.jsonl", rows), Text(base), 1)
+    first, second = read_examples(write_rows(tmp_path / "rows.jsonl", rows), Text(base), 1)
     assert first.key == second.key
 
 
 def test_rows_of_one_cluster_are_held_out_together(base: Path, tmp_path: Path) -> None:
     rows = [{"prompt": f"p{number}", "completion": "x", "cluster": number // 2} for number in range(4)]
-    keys = [example.key for example in read_examples(write(tmp_path / "rows.jsonl", rows), Text(base), 1)]
+    keys = [example.key for example in read_examples(write_rows(tmp_path / "rows.jsonl", rows), Text(base), 1)]
     assert keys[0] == keys[1] != keys[2] == keys[3]
 
 
@@ -174,14 +169,14 @@ def test_rows_that_are_held_out_problems_are_refused_before_a_model_is_loaded(
     tmp_path: Path, kind: str, own: dict[str, str]
 ) -> None:
     problems = [{"q": f"{number} plus {number + 7}", "a": str(2 * number + 7)} for number in range(100, 108)]
-    write(tmp_path / "held_out.jsonl", problems)
+    write_rows(tmp_path / "held_out.jsonl", problems)
     (tmp_path / "held_out.toml").write_text(HELD_OUT)
     asked = [f"How much is {problem['q']}? Reply with a number." for problem in problems[:2]]
     others = [f"How much is {number} plus {number + 7}? Reply with a number." for number in range(9)]
     fields = {"held_out": str(tmp_path / "held_out.toml"), "steps": 1, "lr": 1e-3}
-    good = write(tmp_path / "good.jsonl", [{"prompt": prompt, **own} for prompt in others])
+    good = write_rows(tmp_path / "good.jsonl", [{"prompt": prompt, **own} for prompt in others])
     make_stage(kind, data=str(good), **fields).check(True)
-    bad = write(tmp_path / "bad.jsonl", [{"prompt": prompt, **own} for prompt in (*others, *asked)])
+    bad = write_rows(tmp_path / "bad.jsonl", [{"prompt": prompt, **own} for prompt in (*others, *asked)])
     with pytest.raises(ConfigError, match=r"2 rows are held-out problems too, such as .*line 10: 'How much is 100"):
         make_stage(kind, data=str(bad), **fields).check(True)
 
@@ -193,7 +188,7 @@ def test_a_row_that_is_longer_than_the_model_reads_is_refused_by_line_and_length
     long = {"completion": "a " * 3000} if kind == "sft" else {"chosen": "a", "rejected": "a " * 3000}
     short = {name: value[:9] for name, value in long.items()}
     rows = [{"prompt": "one", **short}, {"prompt": "two", **long}, {"prompt": "three", **long}]
-    stage = make_stage(kind, data=str(write(tmp_path / "rows.jsonl", rows)), steps=1, lr=1e-3)
+    stage = make_stage(kind, data=str(write_rows(tmp_path / "rows.jsonl", rows)), steps=1, lr=1e-3)
     said = rf"line 2.*: \d{{4}} tokens, but the model of {kind} reads at most 2048 \(1 row more too long\); shorten it"
     with pytest.raises(RecordError, match=said):
         stage.run(place(tmp_path / "1", base))
@@ -207,7 +202,7 @@ def test_the_end_of_a_turn_is_the_templates_where_engines_stop_at_it(base: Path,
     (copy / "tokenizer_config.json").write_text(json.dumps({**config, "eos_token": "<|endoftext|>"}))
     assert turn_tokenizer(copy).eos_token == "<|im_end|>"
     rows = [{"prompt": f"question {number}?", "completion": "yes"} for number in range(6)]
-    data = write(tmp_path / "rows.jsonl", rows)
+    data = write_rows(tmp_path / "rows.jsonl", rows)
     result = make_stage("sft", data=str(data), steps=1, lr=1e-3).run(place(tmp_path / "1-sft", copy))
     text = Text(Path(result.model))
     assert text.decode([text.tokenizer.eos_token_id]) == "<|im_end|>"
@@ -225,13 +220,13 @@ def test_the_end_of_a_turn_is_known_where_a_template_reads_contents_in_parts(tmp
 
 def test_a_row_without_a_turn_to_learn_is_refused(base: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="neither a completion nor a turn of the assistant"):
-        read_examples(write(tmp_path / "rows.jsonl", [{"messages": TURNS[:1]}]), Text(base), 1)
+        read_examples(write_rows(tmp_path / "rows.jsonl", [{"messages": TURNS[:1]}]), Text(base), 1)
 
 
 def test_columns_of_a_published_data_set_become_rows(base: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv(DATA, str(tmp_path))
     rows = [{"q": "1+1?", "a": {"text": "2"}}, {"q": "2+1?", "a": {"text": "3"}}, {"q": "3+1?", "a": {"text": "4"}}]
-    write(tmp_path / "sums.jsonl", rows)
+    write_rows(tmp_path / "sums.jsonl", rows)
     spec = "someone/Sums:split=train,limit=2,prompt=question|q,completion=a.text"
     examples = read_examples(Path(spec), Text(base), 1)
     assert [Text(base).decode(example.token_ids[:-1]) for example in examples] == ["2", "3"]
@@ -247,7 +242,7 @@ def test_kto_learns_from_thumbs_without_pairs(base: Path, tmp_path: Path) -> Non
         {"prompt": f"question {number}?", "completion": "yes" if number % 3 else "no", "label": bool(number % 3)}
         for number in range(36)
     ]
-    path = write(tmp_path / "thumbs.jsonl", rows)
+    path = write_rows(tmp_path / "thumbs.jsonl", rows)
     marked = read_marked(path, Text(base), 1)
     assert sum(row.good for row in marked) == 24
     fields = {"data": str(path), "loss": "kto", "steps": 12, "lr": 5e-3, "rows": 8, "held_out_share": 0.3}
@@ -262,15 +257,18 @@ def test_kto_learns_from_thumbs_without_pairs(base: Path, tmp_path: Path) -> Non
 def test_thumbs_that_all_say_the_same_are_refused(base: Path, tmp_path: Path) -> None:
     rows = [{"prompt": "a", "completion": "b", "label": True}]
     with pytest.raises(ConfigError, match="all 1 are of one kind"):
-        read_marked(write(tmp_path / "thumbs.jsonl", rows), Text(base), 1)
+        read_marked(write_rows(tmp_path / "thumbs.jsonl", rows), Text(base), 1)
     with pytest.raises(RecordError, match="line 1: label must be true"):
-        read_marked(write(tmp_path / "thumbs.jsonl", [{**rows[0], "label": -1}]), Text(base), 1)
+        read_marked(write_rows(tmp_path / "thumbs.jsonl", [{**rows[0], "label": -1}]), Text(base), 1)
 
 
 @pytest.mark.parametrize(("good", "bad"), [(True, False), (1, 0), (1.0, 0.0), ("desirable", "undesirable"), ("1", "0")])
 def test_a_label_is_read_in_each_form_that_data_sets_write(base: Path, tmp_path: Path, good: Any, bad: Any) -> None:
     rows = [{"prompt": "a", "completion": "b", "label": label} for label in (bad, good)]
-    assert [row.good for row in read_marked(write(tmp_path / "thumbs.jsonl", rows), Text(base), 1)] == [False, True]
+    assert [row.good for row in read_marked(write_rows(tmp_path / "thumbs.jsonl", rows), Text(base), 1)] == [
+        False,
+        True,
+    ]
 
 
 def test_a_line_of_prm800k_is_read_as_it_was_published(tmp_path: Path) -> None:
@@ -289,22 +287,15 @@ def test_a_line_of_prm800k_is_read_as_it_was_published(tmp_path: Path) -> None:
         step(("wrong", -1), chosen=None),
     ]
     line = {"question": {"problem": "1+1?"}, "label": {"steps": steps, "finish_reason": "found_error"}}
-    (row,) = read_labelled(write(tmp_path / "prm800k.jsonl", [line]))
+    (row,) = read_labelled(write_rows(tmp_path / "prm800k.jsonl", [line]))
     assert row.steps == ("good", "neutral", "by hand", "wrong") and row.labels == (1.0, 1.0, 1.0, 0.0)
     with pytest.raises(RecordError, match=r"line 1: not a line of PRM800K"):
-        read_labelled(write(tmp_path / "broken.jsonl", [{"question": {}, "label": {"steps": steps}}]))
+        read_labelled(write_rows(tmp_path / "broken.jsonl", [{"question": {}, "label": {"steps": steps}}]))
 
 
 def test_a_line_of_processbench_is_read_as_it_was_published(tmp_path: Path) -> None:
     line = {"id": "gsm8k-0", "problem": "1+1?", "steps": ["a", "b", "c"], "label": 1, "generator": "x"}
-    (row,) = read_labelled(
-        write(
-            tmp_path / "processbench.jsonl",
-            [
-                line,
-            ][:1],
-        )
-    )
+    (row,) = read_labelled(write_rows(tmp_path / "processbench.jsonl", [line][:1]))
     assert row.labels == (1.0, 0.0, None)
 
 
@@ -362,9 +353,9 @@ def test_a_reward_model_reads_a_foreign_answer_with_the_end_that_it_was_trained_
 
 
 def test_rows_of_ptx_end_as_the_template_ends_turns(two_ends: Path, tmp_path: Path) -> None:
-    rows = write(tmp_path / "rows.jsonl", [{"prompt": f"{n}?", "completion": "12"} for n in range(3)])
-    write(tmp_path / "train.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(4)])
-    write(tmp_path / "held_out.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(5, 9)])
+    rows = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{n}?", "completion": "12"} for n in range(3)])
+    write_rows(tmp_path / "train.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(4)])
+    write_rows(tmp_path / "held_out.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(5, 9)])
     stage = make_stage(
         "grpo", task=str(tmp_path / "train.jsonl"), held_out=str(tmp_path / "held_out.jsonl"), steps=1, lr=1e-3,
         ptx=f"data:{rows}", ptx_rows=2,
@@ -376,7 +367,7 @@ def test_rows_of_ptx_end_as_the_template_ends_turns(two_ends: Path, tmp_path: Pa
 def test_rows_of_ptx_that_are_held_out_problems_are_refused_before_a_model_is_there(base: Path, tmp_path: Path) -> None:
     sums = [f"{n} plus {n}?" for n in range(8)]
     for name, part in (("train", range(4)), ("held_out", range(4, 8))):
-        write(tmp_path / f"{name}.jsonl", [{"question": sums[n], "answer": str(2 * n)} for n in part])
+        write_rows(tmp_path / f"{name}.jsonl", [{"question": sums[n], "answer": str(2 * n)} for n in part])
     asked = make_task(str(tmp_path / "held_out.jsonl")).items(1, 0)[0].problem.messages[-1].content
 
     def stage(ptx: str) -> Any:
@@ -385,8 +376,8 @@ def test_rows_of_ptx_that_are_held_out_problems_are_refused_before_a_model_is_th
             ptx=ptx, ptx_rows=1,
         )  # fmt: skip
 
-    stage(f"data:{write(tmp_path / 'rows.jsonl', [{'prompt': sums[0], 'completion': '12'}])}").check(True)
-    leak = write(tmp_path / "leak.jsonl", [{"prompt": asked, "completion": "12"}])
+    stage(f"data:{write_rows(tmp_path / 'rows.jsonl', [{'prompt': sums[0], 'completion': '12'}])}").check(True)
+    leak = write_rows(tmp_path / "leak.jsonl", [{"prompt": asked, "completion": "12"}])
     with pytest.raises(ConfigError, match="ptx: 1 row is a held-out problem too"):
         stage(f"data:{leak}").check(True)
 
@@ -396,7 +387,7 @@ def test_rows_of_ptx_that_are_held_out_problems_are_refused_before_a_model_is_th
 def test_rollouts_of_held_out_problems_are_refused_before_they_are_learnt(
     base: Path, tmp_path: Path, kind: str
 ) -> None:
-    write(tmp_path / "held_out.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(8)])
+    write_rows(tmp_path / "held_out.jsonl", [{"question": f"{n} plus {n}?", "answer": str(2 * n)} for n in range(8)])
     task = 'data = "held_out.jsonl"\nprompt = "{question}"\ntarget = "answer"\nverifier = "exact"\nmax_tokens = 8\n'
     (tmp_path / "held_out.toml").write_text(task)  # the model, which nobody trained, would not end by itself
     fields = {"held_out": str(tmp_path / "held_out.toml"), "held_out_limit": 2, "steps": 1, "lr": 1e-3}
@@ -437,7 +428,7 @@ def test_a_preference_loss_that_averages_is_refused_by_its_shape_instead_of_coun
 ) -> None:
     own = [{"completion": "yes", "label": True}, {"completion": "no", "label": False}]
     rows = own if kind == "labels" else [{"chosen": "yes", "rejected": "no"}]
-    data = write(tmp_path / "rows.jsonl", [{"prompt": f"{n}?", **row} for n in range(9) for row in rows])
+    data = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"{n}?", **row} for n in range(9) for row in rows])
     (tmp_path / "mine.py").write_text(AVERAGED)
     loss = f"{tmp_path / 'mine.py'}:{kind.partition(' ')[0]}"
     stage = make_stage("preference", data=str(data), loss=loss, steps=1, lr=1e-3, rows=8)

@@ -10,7 +10,8 @@ import math
 import pytest
 import torch
 
-from tests.train.cipher_base import gained, make_parts
+from tests.train.cipher_base import Souring, gained, make_parts, ran
+from tests.train.stages import metrics_of
 from train.base.checkpoint import Checkpoints
 from train.base.health import Health, configured
 from train.base.optimiser import Optimiser, Schedule
@@ -48,10 +49,7 @@ def close(parts):
 
 
 def run(plan, parts):
-    try:
-        return asyncio.run(learn(plan, parts))
-    finally:
-        close(parts)
+    return ran(learn(plan, parts), parts)
 
 
 def weights(parts):
@@ -61,7 +59,7 @@ def weights(parts):
 def test_reward_alone_makes_the_model_think_and_be_right(new_parts, tmp_path):
     parts = new_parts(tmp_path)
     run(LoopPlan(steps=24, prompts=12, eval_every=12), parts)
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path)
     assert gained(rows, "accuracy") > 0.3 and gained(rows, "thinking_share") > 0.3
     assert [row["step"] for row in rows if "held_out" in row] == [12, 24]
     assert max(row["parity"] for row in rows) < 1e-4
@@ -78,7 +76,7 @@ class Content:
 
 def test_tokens_of_an_update_are_those_that_it_learnt_from(new_parts, tmp_path):
     run(LoopPlan(steps=3, prompts=12, eval_every=9), new_parts(tmp_path))
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path)
     assert sum(row["tokens_learnt"] for row in rows) < rows[-1]["tokens"]
     for row in rows:
         groups = by_group(list(read_rollouts(tmp_path / "rollouts.jsonl", row["step"] - 1))).values()
@@ -154,7 +152,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_an_error_that_names_step_an
 
 
 def logged(folder):
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(folder)
     return [(row["step"], row["accuracy"], row["loss"], row["grad_norm"]) for row in rows]
 
 
@@ -306,17 +304,6 @@ def test_memory_is_in_gib_also_where_the_system_counts_bytes(new_parts, tmp_path
         run(LoopPlan(steps=1, prompts=2, eval_every=9), new_parts(tmp_path / system))
         peaks.append(json.loads((tmp_path / system / "metrics.jsonl").read_text())["memory_gb"])
     assert peaks[0] / peaks[1] == pytest.approx(1024, rel=0.1)
-
-
-class Souring:
-    """A verifier that finds so many answers right, and none after them."""
-
-    def __init__(self, times):
-        self._left = times
-
-    async def verify(self, target, submission):
-        self._left -= 1
-        return Verdict("correct" if self._left >= 0 else "incorrect")
 
 
 def test_a_run_that_is_rolled_back_to_its_start_has_learnt(new_parts, tmp_path):

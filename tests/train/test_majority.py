@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from train.base.rollout import Rollout
+from tests.train.cipher_base import rolled_out
 from train.rl.policy_stage import RewardFields
 from train.rollouts.rewards import Rewarder, shaping_part
 from ttc.errors import ConfigError
@@ -12,11 +12,8 @@ from ttc.verifiers.exact import exact
 
 
 def rollout(final, group=0, finish_reason="stop", target="4"):
-    return Rollout(
-        step=0, group=group, problem_id=f"p{group}", difficulty="", target=target, path=(0,), prompt_ids=(5,),
-        token_ids=(6,), sampled=(True,), logprobs=(-1.0,), text=final or "", thinking="", final=final,
-        finish_reason=finish_reason, version=0, seed=1,
-    )  # fmt: skip
+    named = {"group": group, "problem_id": f"p{group}", "target": target, "finish_reason": finish_reason}
+    return rolled_out(text=final or "", final=final, **named)
 
 
 def rewards(rollouts):

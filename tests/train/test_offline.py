@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from tests.train.cipher_base import TASK, WALKS
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, metrics_of, setting
 from train.base.models import load_model, turn_tokenizer
-from train.base.stage import Setting
 from train.examples.examples import Example, right_rollouts
 from train.examples.pairs import Preferred, pairs_of_rollouts
 from train.stages.sample import sample
@@ -35,11 +34,6 @@ def run(cipher_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("run")
     sample(task=WALKS, n=6).run(setting(root / "1-sample", cipher_model))
     return root
-
-
-def setting(folder, base):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, 1, "cpu", 1, lambda text: None)
 
 
 def train(method, rows, folder, base, steps, log=lambda text: None, **more):
@@ -133,7 +127,7 @@ def test_a_model_learns_from_its_own_rollouts_through_trl(cipher_model, run, met
     if method == "sft":
         assert found["likelihood_gain"] > 0
     assert load_model(folder / "model", "cpu") is not None
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(folder)
     assert [row["step"] for row in rows] == list(range(1, 26)) and "loss" in rows[0]
 
 

@@ -1,18 +1,16 @@
 """PPO: values, returns and their loss by hand; what a reference, a critic and earlier data add to an update."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, metrics_of, setting
 from train.advantages.gae import gae
 from train.advantages.group import group
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.imitation import imitation_batch
 from train.losses.ppo import ppo as clipped
@@ -29,11 +27,6 @@ pytestmark = pytest.mark.numeric
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 PPO = {"task": f"{TASK},split=train", "held_out": TASK, "lr": 6e-4, "prompts": 24, "held_out_limit": 8}
 ROWS = [(5, 18, 21, 3, 9, 1), (6, 19, 21, 10, 1), (7, 17, 21, 3, 12, 4, 12, 1)]
-
-
-def setting(folder, base, seed=1):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
 
 def batch():
@@ -191,10 +184,6 @@ def rewards(cipher_model, tmp_path_factory):
     return root
 
 
-def rows_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_a_run_on_reward_models_alone_is_rewarded_by_their_worst_case_and_starts_its_critic_from_one(
     cipher_model, rewards
 ):
@@ -206,7 +195,7 @@ def test_a_run_on_reward_models_alone_is_rewarded_by_their_worst_case_and_starts
     )  # fmt: skip
     stage.check(True)
     result = stage.run(place)
-    for row in rows_of(place.folder)[1:]:
+    for row in metrics_of(place.folder)[1:]:
         assert row["reward"] == pytest.approx(row["part/reward_model"], abs=1e-6)
         assert row["part/reward_model_spread"] > 0 and "part/verifier" not in row
         assert {"explained_variance", "value_loss", "kl", "ptx_loss"} <= row.keys()
@@ -219,7 +208,7 @@ def test_two_halves_with_a_resume_are_bit_for_bit_the_whole_run_with_its_critic(
     make_stage("ppo", **PPO, steps=2, save_every=2).run(halves)
     make_stage("ppo", **PPO, steps=4, save_every=2).run(halves)
     keys = ("loss", "value_loss", "explained_variance", "kl", "reward")
-    first, second = ([[row[key] for key in keys] for row in rows_of(place.folder)] for place in (whole, halves))
+    first, second = ([[row[key] for key in keys] for row in metrics_of(place.folder)] for place in (whole, halves))
     assert first == second
     a, b = (load_model(place.folder / "model", "cpu").parameters() for place in (whole, halves))
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))

@@ -8,13 +8,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from tests.train.cipher_base import WALKS
-from tests.train.stages import make_stage
+from tests.train.cipher_base import WALKS, rolled_out
+from tests.train.stages import make_stage, metrics_of, setting, write_rows
 from train.base.health import Health, configured
 from train.base.models import load_model
 from train.base.optimiser import Optimiser, Schedule
-from train.base.rollout import Rollout, RolloutFile
-from train.base.stage import Setting
+from train.base.rollout import RolloutFile
 from train.examples.examples import Example, mismatched, right_rollouts
 from train.examples.imitation import completion_sums, ranked_right
 from train.examples.pairs import Preferred, Ranking, pairs_of_rollouts, read_pairs
@@ -45,20 +44,10 @@ def run(cipher_model, tmp_path_factory):
     return root
 
 
-def setting(folder, base, log=lambda text: None):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, 1, "cpu", 1, log)
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def test_rows_become_pairs_through_the_chat_template(cipher_model, tmp_path):
     rows = [ROW, {**ROW, "chosen_thinking": "s2n0", "mode": "on", "weight": 2, "id": "mine"}]
     text = Text(cipher_model)
-    plain, thinking = read_pairs(write(tmp_path / "pairs.jsonl", rows), text, 1)
+    plain, thinking = read_pairs(write_rows(tmp_path / "pairs.jsonl", rows), text, 1)
     assert text.decode(plain.chosen.token_ids) == "s2<|end|>" and plain.weight == 1.0
     assert text.decode(thinking.chosen.prompt_ids) == "s1n1=<think>"
     assert text.decode(thinking.chosen.token_ids) == "s2n0</think>s2<|end|>"
@@ -77,16 +66,13 @@ def test_rows_become_pairs_through_the_chat_template(cipher_model, tmp_path):
 )
 def test_a_broken_pair_is_refused_with_its_line_and_field(cipher_model, tmp_path, change, message):
     with pytest.raises(RecordError, match=f"line 1: .*{message}"):
-        read_pairs(write(tmp_path / "pairs.jsonl", [{**ROW, **change}]), Text(cipher_model), 1)
+        read_pairs(write_rows(tmp_path / "pairs.jsonl", [{**ROW, **change}]), Text(cipher_model), 1)
 
 
 def rollout(problem, ids, reward, finish="stop"):
     verdict = Verdict("correct" if reward else "incorrect") if reward is not None else Verdict("timeout")
-    return Rollout(
-        step=0, group=0, problem_id=problem, difficulty="", target="", path=(ids[0],), prompt_ids=(5, 6),
-        token_ids=ids, sampled=(True,) * len(ids), logprobs=(-1.0,) * len(ids), text="", thinking="", final=None,
-        finish_reason=finish, version=0, seed=0, verdict=verdict, reward=reward,
-    )  # fmt: skip
+    drawn = {"path": (ids[0],), "prompt_ids": (5, 6), "token_ids": ids, "finish_reason": finish}
+    return rolled_out(problem_id=problem, verdict=verdict, reward=reward, **drawn)
 
 
 def test_rollouts_are_ranked_within_their_problem_and_share_one_unit_of_weight(tmp_path):
@@ -332,7 +318,7 @@ def test_pairs_of_its_own_rollouts_make_the_model_better(cipher_model, run):
     gained = task_gains(make_task(WALKS), 128, cipher_model, Path(result.model), place)  # on what it has seen
     assert gained["held_out_gain_low"] > 0.1
     assert found["ranked_before"] > 0.8 and found["ranked_after"] > 0.8  # the base ranks nearly all
-    rows = [json.loads(line) for line in (run / "2-preference" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(run / "2-preference")
     assert {"chosen_logprob", "rejected_logprob", "margin", "pair_accuracy", "chosen_falls"} <= rows[-1].keys()
 
 
@@ -367,7 +353,7 @@ def test_both_log_probabilities_falling_raises_its_alarm(cipher_model, run):
 @pytest.mark.parametrize("loss", ["dpo", "kto"])
 def test_a_share_of_0_prefers_by_every_row_and_measures_none(cipher_model, tmp_path, loss):
     marked = [{"prompt": f"s{number}n1=", "completion": f"s{number}", "label": number > 4} for number in range(3, 7)]
-    data = write(tmp_path / "rows.jsonl", [{**ROW, "id": "one"}] if loss == "dpo" else marked)
+    data = write_rows(tmp_path / "rows.jsonl", [{**ROW, "id": "one"}] if loss == "dpo" else marked)
     stage = make_stage("preference", data=str(data), loss=loss, steps=2, rows=1, lr=1e-3, held_out_share=0)
     result = stage.run(setting(tmp_path / "1-preference", cipher_model))
     assert result.metrics["loss"] > 0
@@ -385,6 +371,6 @@ def test_what_cannot_work_is_refused_by_field(cipher_model, tmp_path):
     ]:
         with pytest.raises(ConfigError, match=message):
             make_stage("preference", **{"steps": 2, "lr": 1e-3, **fields})
-    same = write(tmp_path / "pairs.jsonl", [{**ROW, "id": "one"}] * 4)
+    same = write_rows(tmp_path / "pairs.jsonl", [{**ROW, "id": "one"}] * 4)
     with pytest.raises(ConfigError, match="4 examples of one prompt"):
         make_stage("preference", data=str(same), steps=1, lr=1e-3).run(setting(tmp_path / "p", cipher_model))

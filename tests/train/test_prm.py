@@ -8,10 +8,10 @@ import pytest
 
 from evals.tasks.chain import NAMES, Chains
 from evals.tasks.cipher import cipher as task
+from tests.loops import finished
 from tests.train.cipher_base import STEPS, SYMBOLS, secret
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, setting
 from train.base.models import Shape, new_model, save_model
-from train.base.stage import Setting
 from train.corpora.chain import chain
 from train.measure.measure import open_engine
 from train.reward_models.monte_carlo import DrawJournal, MonteCarlo, Tried, most_uncertain
@@ -25,11 +25,6 @@ from ttc.errors import ConfigError
 from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.verifiers.exact import exact
 from ttc.verifiers.steps import prefixes
-
-
-def setting(folder, base, seed=1):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
 
 def test_continuations_go_to_the_prefix_that_is_least_certain_and_never_to_a_decided_one():
@@ -52,12 +47,9 @@ def labelled(cipher_model, journal=None, verifier=None):
     )  # fmt: skip
 
     async def go():
-        try:
-            return *await labels.rows(items), engine.counters().generated
-        finally:
-            await engine.close()
+        return *await labels.rows(items), engine.counters().generated
 
-    return asyncio.run(go())
+    return finished(go(), engine)
 
 
 @pytest.fixture(scope="module")

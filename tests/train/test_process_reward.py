@@ -8,10 +8,9 @@ import shutil
 import pytest
 import torch
 
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, setting
 from train.base.models import Shape, new_model, save_model
 from train.base.rollout import Rollout, has_signal
-from train.base.stage import Setting
 from train.corpora.chain import chain
 from train.reward_models.reward_models import last_hidden
 from train.reward_models.step_model import StepRow, load_process, new_step_model
@@ -24,11 +23,6 @@ from ttc.errors import ConfigError
 pytestmark = pytest.mark.numeric
 
 FIELDS = {"task": "chain:length=2,split=train,count=20", "held_out": "chain:length=2,count=10", "steps": 1, "lr": 1e-3}
-
-
-def setting(folder, base, seed=1):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from train.base.stage import Setting, time_left
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0, ""), (0.2, "1 s"), (119, "119 s"), (600, "10 min"), (9000, "2 h"), (90_000, "25 h")],
+    ("seconds", "text"), [(0, ""), (0.2, "1 s"), (119, "119 s"), (600, "10 min"), (9000, "2 h"), (90_000, "25 h")]
 )
 def test_the_time_that_is_left_is_told_in_a_unit_that_one_reads(seconds, text):
     assert time_left(seconds) == (text and f", about {text} left")

@@ -1,10 +1,10 @@
 """Recorded rollouts judged again: the same verifier changes nothing, another one changes verdicts and rewards."""
 
-import asyncio
 import json
 
 import pytest
 
+from tests.loops import finished
 from tests.train.cipher_base import two_updates
 from train.base.rollout import read_rollouts
 from train.replay.replay import change_lines, differences, judged_again, verifier_of
@@ -46,12 +46,9 @@ def rescored(run, verifier=None, **params):
     service = verifier_of(run, None, verifier, params)
 
     async def work():
-        try:
-            return [pair async for pairs in judged_again(run, None, service) for pair in pairs]
-        finally:
-            await service.close()
+        return [pair async for pairs in judged_again(run, None, service) for pair in pairs]
 
-    return asyncio.run(work()), service.version
+    return finished(work(), service), service.version
 
 
 def test_the_verifier_that_judged_gives_the_same_rewards_again(run):

@@ -10,11 +10,10 @@ import torch
 
 from tests import qwen_like
 from tests.train.cipher_base import STEPS, SYMBOLS
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, setting
 from train.base.adapters import merge_adapter
 from train.base.models import load_model
 from train.base.rollout import Rollout
-from train.base.stage import Setting
 from train.examples.examples import Example
 from train.examples.pairs import pairs_of_rollouts
 from train.reward_models.reward_models import (
@@ -45,11 +44,6 @@ def run(cipher_model, tmp_path_factory):
     root = tmp_path_factory.mktemp("run")
     sample(task=f"{TASK},split=train", n=12).run(setting(root / "1-sample", cipher_model))
     return root
-
-
-def setting(folder, base, seed=1):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
 
 def test_only_a_head_may_be_new_and_it_is_no_news(cipher_model, tmp_path, capfd):

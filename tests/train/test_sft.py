@@ -8,9 +8,8 @@ import torch
 
 from evals.tasks.cipher import Cipher, question
 from tests.train.cipher_base import STEPS, SYMBOLS, WALKS, secret
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, metrics_of, setting, write_rows
 from train.base.models import load_model
-from train.base.stage import Setting
 from train.examples.examples import Corpus, Example, corpus_examples, held_apart, read_examples, right_rollouts
 from train.examples.imitation import completion_sums, imitation_batch
 from train.measure.measure import task_gains
@@ -30,16 +29,6 @@ def base(cipher_model):
     return cipher_model
 
 
-def setting(folder, base, seed=1, log=lambda text: None):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, seed, "cpu", 1, log)
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def walks(path, split="train"):
     """Every walk of a split, as a user would write it down."""
     cipher = Cipher(SYMBOLS, STEPS, 0)
@@ -49,7 +38,7 @@ def walks(path, split="train"):
         left = range(steps - 1, -1, -1)
         thinking = "".join(f"s{symbol}n{n}" for symbol, n in zip(walk, left, strict=True))
         rows.append({"prompt": question(start, steps), "thinking": thinking, "completion": f"s{walk[-1]}"})
-    return write(path, rows)
+    return write_rows(path, rows)
 
 
 def decoded(base, example):
@@ -66,7 +55,7 @@ def test_the_markers_stand_where_the_template_has_not_put_them(base, tmp_path):
         {**row, "mode": "off"},
         {"messages": [{"role": "user", "content": "s1n1="}], "completion": "s2"},
     ]
-    found = [decoded(base, e) for e in read_examples(write(tmp_path / "rows.jsonl", rows), Text(base), 1)]
+    found = [decoded(base, e) for e in read_examples(write_rows(tmp_path / "rows.jsonl", rows), Text(base), 1)]
     assert found == [
         ("s1n1=", "s2<|end|>"),
         ("s1n1=", "<think>s2n0</think>s2<|end|>"),
@@ -95,7 +84,7 @@ def test_the_markers_stand_where_the_template_has_not_put_them(base, tmp_path):
     ],
 )
 def test_a_broken_row_is_refused_with_its_line_and_field(base, tmp_path, row, message):
-    path = write(tmp_path / "rows.jsonl", [{"prompt": "s1n1=", "completion": "s1"}, row])
+    path = write_rows(tmp_path / "rows.jsonl", [{"prompt": "s1n1=", "completion": "s1"}, row])
     with pytest.raises(RecordError, match=f"line 2: .*{message}"):
         read_examples(path, Text(base), 1)
 
@@ -155,7 +144,7 @@ def test_examples_of_walks_teach_walking(base, tmp_path):
     found = stage.run(setting(tmp_path / "1-sft", base)).metrics
     assert found["held_out_gain_low"] > 0
     assert found["likelihood_gain_low"] > 0 and found["held_out_loss"] < 0.3
-    rows = [json.loads(line) for line in (tmp_path / "1-sft" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "1-sft")
     assert [row["step"] for row in rows if "held_out_loss" in row] == [0, 50, 100, 150]
 
 
@@ -220,14 +209,14 @@ def test_sources_are_mixed_and_a_corpus_of_prompts_and_answers_is_learnt_by_its_
 
 
 def test_the_rate_of_every_update_is_logged(base, tmp_path):
-    data = write(tmp_path / "rows.jsonl", [{"prompt": f"s{i}n1=", "completion": f"s{i + 1}"} for i in range(5)])
+    data = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"s{i}n1=", "completion": f"s{i + 1}"} for i in range(5)])
     make_stage("sft", data=str(data), steps=4, lr=1e-3, rows=2, warmup=2).run(setting(tmp_path / "1-sft", base))
-    rows = [json.loads(line) for line in (tmp_path / "1-sft" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "1-sft")
     assert [row.get("lr") for row in rows] == [None, 5e-4, 1e-3, 1e-3, 5e-4]
 
 
 def test_an_update_of_more_rows_than_there_are_says_that_it_repeats_some(base, tmp_path):
-    data = write(tmp_path / "rows.jsonl", [{"prompt": f"s{i}n1=", "completion": f"s{i + 1}"} for i in range(5)])
+    data = write_rows(tmp_path / "rows.jsonl", [{"prompt": f"s{i}n1=", "completion": f"s{i + 1}"} for i in range(5)])
     for rows, says in ((4, False), (8, True)):
         lines = []
         stage = make_stage("sft", data=str(data), steps=1, lr=1e-3, rows=rows, held_out_share=0.2)
@@ -236,7 +225,7 @@ def test_an_update_of_more_rows_than_there_are_says_that_it_repeats_some(base, t
 
 
 def test_a_share_of_0_trains_on_every_row_even_of_a_single_one_and_measures_none(base, tmp_path):
-    lines, data = [], write(tmp_path / "one.jsonl", [{"prompt": "s3n1=", "completion": "s4"}])
+    lines, data = [], write_rows(tmp_path / "one.jsonl", [{"prompt": "s3n1=", "completion": "s4"}])
     fields = {"data": str(data), "lr": 3e-3, "rows": 1, "warmup": 1, "decay": False}
     with pytest.raises(ConfigError, match=r"1 example of one prompt: .*set held_out_share = 0"):
         make_stage("sft", steps=1, **fields).run(setting(tmp_path / "refused", base))

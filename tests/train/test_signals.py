@@ -13,7 +13,8 @@ import time
 import pytest
 import torch
 
-from tests.train.cipher_base import make_base, make_parts
+from tests.loops import finished
+from tests.train.cipher_base import make_parts, model_of
 from tests.train.stages import make_stage
 from tests.train.tiny_recipe import GRPO, PRETRAIN, write
 from train.base.checkpoint import ASKED, Checkpoints
@@ -25,12 +26,6 @@ from train.rl.loop import LoopPlan, learn, update_on
 from train.rl.overlapped import learn_async
 from ttc.cli.cli import main
 from ttc.concurrent import Interrupted, StopRequest
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory):
-    torch.set_num_threads(1)
-    return make_base(tmp_path_factory.mktemp("base"), steps=20)
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +68,10 @@ def run(parts, *, stop=None, at=None):
         return update_on(rollouts, PLAN, parts.updater, parts.pad_id)
 
     async def work():
-        try:
-            with parts.stop.heeded():
-                await learn(PLAN, parts, update)
-        finally:
-            await parts.close()
-            await parts.collector.engine.close()
+        with parts.stop.heeded():
+            await learn(PLAN, parts, update)
 
-    asyncio.run(work())
+    finished(work(), parts, parts.collector.engine)
     return weights(parts.updater.model)
 
 
@@ -130,15 +121,11 @@ def test_a_signal_ends_the_measurement_before_the_first_update_at_once(base, tmp
     engine.generate = slow
 
     async def work():
-        try:
-            with parts.stop.heeded():
-                await loop(PLAN, parts)
-        finally:
-            await parts.close()
-            await engine.close()
+        with parts.stop.heeded():
+            await loop(PLAN, parts)
 
     with pytest.raises(Interrupted, match="0 updates are kept"):
-        asyncio.run(work())
+        finished(work(), parts, engine)
     assert not answered
 
 
@@ -153,15 +140,11 @@ def test_an_overlapped_run_keeps_its_updates_too(base, tmp_path):
     parts.sampler.update = updated
 
     async def work():
-        try:
-            with parts.stop.heeded():
-                await learn_async(PLAN, parts)
-        finally:
-            await parts.close()
-            await parts.collector.engine.close()
+        with parts.stop.heeded():
+            await learn_async(PLAN, parts)
 
     with pytest.raises(Interrupted, match="1 update is kept"):
-        asyncio.run(work())
+        finished(work(), parts, parts.collector.engine)
     assert (tmp_path / "checkpoints" / ASKED / "step-000001").is_dir()
 
 
@@ -278,12 +261,6 @@ def test_a_request_that_nobody_armed_leaves_signals_as_they_are():
     before = signal.getsignal(signal.SIGTERM)
     with StopRequest().heeded():
         assert signal.getsignal(signal.SIGTERM) is before
-
-
-def model_of(value):
-    model = torch.nn.Linear(2, 2)
-    torch.nn.init.constant_(model.weight, value)
-    return model
 
 
 def test_an_alarm_goes_back_to_the_same_checkpoint_whether_or_not_a_signal_came(tmp_path):

@@ -224,11 +224,7 @@ def perturbed(model):
 
 @pytest.mark.parametrize(
     ("kind", "loss", "more"),
-    [
-        ("sigmoid", dpo(beta=0.3), {}),
-        ("sigmoid_norm", dpo(beta=0.3, per_token=True), {}),
-        ("ipo", ipo(beta=0.3), {}),
-    ],
+    [("sigmoid", dpo(beta=0.3), {}), ("sigmoid_norm", dpo(beta=0.3, per_token=True), {}), ("ipo", ipo(beta=0.3), {})],
     ids=["dpo", "length_normalised", "ipo"],
 )
 def test_direct_preference_losses_equal_those_of_trl(tmp_path, model, tokenizer, kind, loss, more):

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.train.cipher_base import STEPS, SYMBOLS
-from tests.train.stages import make_stage
+from tests.train.stages import make_stage, setting
 from train.base.rollout import RolloutFile, read_rollouts
-from train.base.stage import Setting
 from train.reward_models.step_model import StepRow, new_step_model
 from train.stages.sample import sample
 from ttc.config.registry import SCORERS
@@ -20,11 +19,6 @@ from ttc.scorers.reward_models.backends import EmbeddedCore
 
 TASK = f"cipher:symbols={SYMBOLS},max_steps={STEPS}"
 FIELDS = {"rollouts": "1-sample", "ask": "=", "good": "n1", "bad": "n2", "lr": 2e-3, "held_out_share": 0.3}
-
-
-def setting(folder, base, seed=1):
-    folder.mkdir(parents=True, exist_ok=True)
-    return Setting(folder, base, seed, "cpu", 1, lambda text: None)
 
 
 @pytest.fixture(scope="module")

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.train.stages import make_stage
+from tests.loops import finished
+from tests.train.stages import make_stage, metrics_of
 from tests.ttc.vllm_server import vllm_server
 from train.base.models import load_model
 from train.base.stage import Setting
@@ -47,13 +46,25 @@ def test_grpo_updates_the_policy_and_vllm_samples_from_the_updated_one(tmp_path)
     stage.check(True)
     (tmp_path / "stage").mkdir()
     result = stage.run(Setting(tmp_path / "stage", nano.path("teacher"), 1, "cpu", 1, lambda text: None))
-    rows = [json.loads(line) for line in (tmp_path / "stage" / "metrics.jsonl").read_text().splitlines()]
+    rows = metrics_of(tmp_path / "stage")
     assert len(rows) == 4 and any(row["updated"] for row in rows)
     assert max(row["parity"] for row in rows) < LIMITS["float32"]
     assert max(row.get("mismatch", 0.0) for row in rows) < LIMITS["float32"]
     before, after = load_model(nano.path("teacher"), "cpu"), load_model(tmp_path / "stage" / "model", "cpu")
     moved = [(a - b).abs().max().item() for a, b in zip(before.parameters(), after.parameters(), strict=True)]
     assert max(moved) > 1e-5 and result.stopped == ""
+
+
+async def follows(model, syncer) -> None:
+    """Weights that changed here are noticed there until they are pushed."""
+    ids = [list(range(60, 90)), list(range(100, 130))]
+    assert await syncer.probe(ids) < LIMITS["float32"]
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(1.05)  # the head and the embedding are one tensor
+    with pytest.raises(TrainingError, match="parity"):
+        await syncer.probe(ids)
+    await syncer.push()
+    assert await syncer.probe(ids) < LIMITS["float32"]
 
 
 def test_a_server_apart_takes_the_trainers_weights_and_draws_from_them(tmp_path, monkeypatch):
@@ -63,42 +74,19 @@ def test_a_server_apart_takes_the_trainers_weights_and_draws_from_them(tmp_path,
     teacher = str(nano.path("teacher"))
     options = ("--dtype", "float32", "--max-model-len", "256", "--worker-extension-cls", WORKER_EXTENSION)
 
-    async def go(url: str) -> None:
+    with vllm_server(teacher, tmp_path, *options) as url:
         engine = vllm(teacher, VllmOptions(dtype="float32"), base_url=f"{url}/v1")
         model = load_model(nano.path("teacher"), "cpu")
-        syncer = Syncer(engine, model, limit=LIMITS["float32"])
-        ids = [list(range(60, 90)), list(range(100, 130))]
-        try:
-            assert await syncer.probe(ids) < LIMITS["float32"]
-            with torch.no_grad():
-                model.get_output_embeddings().weight.mul_(1.05)
-            with pytest.raises(TrainingError, match="parity"):
-                await syncer.probe(ids)
-            await syncer.push()
-            assert await syncer.probe(ids) < LIMITS["float32"]
-        finally:
-            await engine.close()
-
-    with vllm_server(teacher, tmp_path, *options) as url:
-        asyncio.run(go(url))
+        finished(follows(model, Syncer(engine, model, limit=LIMITS["float32"])), engine)
 
 
 def test_weights_that_did_not_arrive_stop_the_run():
-    async def go() -> None:
-        engine = vllm(str(nano.path("teacher")), VllmOptions(**OPTIONS))
-        model = load_model(nano.path("teacher"), "cpu")
-        syncer = Syncer(engine, model, limit=LIMITS["float32"])
-        ids = [list(range(60, 90)), list(range(100, 130))]
-        try:
-            await syncer.push()
-            assert await syncer.probe(ids) < LIMITS["float32"]
-            with torch.no_grad():
-                model.get_output_embeddings().weight.mul_(1.05)  # the head and the embedding are one tensor
-            with pytest.raises(TrainingError, match="parity"):
-                await syncer.probe(ids)
-            await syncer.push()
-            assert await syncer.probe(ids) < LIMITS["float32"]
-        finally:
-            await engine.close()
+    engine = vllm(str(nano.path("teacher")), VllmOptions(**OPTIONS))
+    model = load_model(nano.path("teacher"), "cpu")
+    syncer = Syncer(engine, model, limit=LIMITS["float32"])
 
-    asyncio.run(go())
+    async def go() -> None:
+        await syncer.push()
+        await follows(model, syncer)
+
+    finished(go(), engine)

@@ -67,6 +67,19 @@ def test_a_worker_process_gives_the_run_of_one_process_bit_for_bit(cipher_model,
     assert same(alone, outcome(learn_async, queued, one_ahead))
 
 
+def kill_at_step_1(parts, kill):
+    """Kill a worker of the engine that there is now, before the rollouts of step 1 are judged."""
+    judge, revived_engine = parts.rewarder.judge, parts.collector.engine
+    first = revived_engine._engine
+
+    async def kill_then_judge(rollouts, step):
+        if step == 1 and revived_engine._engine is first:
+            kill()
+        return await judge(rollouts, step)
+
+    parts.rewarder.judge = kill_then_judge
+
+
 @pytest.mark.long
 def test_the_work_of_a_killed_worker_is_drawn_again(cipher_model, tmp_path, alone):
     said = []
@@ -74,14 +87,7 @@ def test_the_work_of_a_killed_worker_is_drawn_again(cipher_model, tmp_path, alon
     assert isinstance(engine, Revived)
     first = engine._engine
     parts = over(make_parts(cipher_model, tmp_path / "two"), engine)
-    judge = parts.rewarder.judge
-
-    async def kill_then_judge(rollouts, step):
-        if step == 1 and engine._engine is first:
-            os.kill(first._replicas[0]._process.pid, signal.SIGKILL)
-        return await judge(rollouts, step)
-
-    parts.rewarder.judge = kill_then_judge
+    kill_at_step_1(parts, lambda: os.kill(first._replicas[0]._process.pid, signal.SIGKILL))
     assert same(alone, outcome(learn, parts))
     assert len(said) == 1 and "exit code -9" in said[0]
 
@@ -136,13 +142,6 @@ def test_ray_actors_give_the_run_of_one_process_bit_for_bit(cipher_model, tmp_pa
     engine = revived(make, lambda text: None)
     first = engine._engine
     parts = over(make_parts(cipher_model, tmp_path / "two"), engine)
-    judge = parts.rewarder.judge
-
-    async def kill_then_judge(rollouts, step):
-        if step == 1 and engine._engine is first:
-            ray.kill(first._actors[0])
-        return await judge(rollouts, step)
-
-    parts.rewarder.judge = kill_then_judge
+    kill_at_step_1(parts, lambda: ray.kill(first._actors[0]))
     assert same(alone, outcome(learn, parts))
     assert first.num_lost == 1  # an actor heals by itself: the engine stays

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from tests.train.cipher_base import STEPS, SYMBOLS
+from tests.train.stages import metrics_of
 from train.base.models import load_model
 from train.base.stage import Setting, StageResult
 from train.base.world import ALONE, World, without
@@ -166,9 +167,7 @@ def run(tmp_path, model, kind, processes, extra=""):
 def test_two_processes_with_half_the_batch_each_equal_one(cipher_model, tmp_path, kind, extra):
     pytest.importorskip("accelerate")
     one, two = (run(tmp_path, cipher_model, kind, processes, extra) for processes in (1, 2))
-    first, second = (
-        [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()] for folder in (one, two)
-    )
+    first, second = (metrics_of(folder) for folder in (one, two))
     for a, b in zip(first, second, strict=True):
         for name in ("accuracy", "loss", "grad_norm", "entropy", "kl", "held_out", "value_loss"):
             if name in a:

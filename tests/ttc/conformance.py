@@ -68,7 +68,6 @@ ENGINES: dict[str, Callable[[int | None], Engine]] = {
     "embedded": embedded,
 }
 
-
 FEW_TOKENS = 24
 """Of an answer, where each costs a model's time: enough for a thought, several steps and a cut."""
 
@@ -240,11 +239,7 @@ def essence(answer: Answer) -> tuple[Any, ...]:
 
 
 async def solve_in_order(
-    engine: Engine,
-    case: Case,
-    order: Sequence[Problem],
-    concurrency: int,
-    max_tokens: int = 48,
+    engine: Engine, case: Case, order: Sequence[Problem], concurrency: int, max_tokens: int = 48
 ) -> dict[str, Answer]:
     """Solve problems in the given order with so many in flight."""
     limit = asyncio.Semaphore(concurrency)

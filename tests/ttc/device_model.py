@@ -27,9 +27,9 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def random_state(dims: Dims, std: float = 0.5, seed: int = 0) -> dict[str, torch.Tensor]:
+def random_state(dims: Dims) -> dict[str, torch.Tensor]:
     """Tensors under Hugging Face names."""
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator().manual_seed(0)
     queries, keys, hidden, inner = (
         *(dims.num_heads * dims.head_dim, dims.num_kv_heads * dims.head_dim),
         *(dims.hidden, dims.intermediate),
@@ -49,7 +49,7 @@ def random_state(dims: Dims, std: float = 0.5, seed: int = 0) -> dict[str, torch
         shapes[f"{at}input_layernorm.weight"] = shapes[f"{at}post_attention_layernorm.weight"] = (hidden,)
         if dims.qk_norm:
             shapes[f"{at}self_attn.q_norm.weight"] = shapes[f"{at}self_attn.k_norm.weight"] = (dims.head_dim,)
-    state = {f"model.{name}": torch.randn(shape, generator=random) * std for name, shape in shapes.items()}
+    state = {f"model.{name}": torch.randn(shape, generator=random) * 0.5 for name, shape in shapes.items()}
     return {name: t + ("norm" in name) for name, t in state.items()}
 
 

@@ -16,8 +16,6 @@ from ttc.engines.embedded.device.norm import Place
 from ttc.engines.embedded.device.ops import StepOps
 from ttc.engines.embedded.device.shape import PAGE, StepLayer, StepWeights
 
-__all__ = ["REFERENCE_OPS", "activate", "draw", "embed", "norm", "project", "survey", "uniforms_of"]
-
 
 def embed(buffers: StepBuffers, weights: StepWeights) -> None:
     """See `ttc.engines.embedded.device.embed`."""

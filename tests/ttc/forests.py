@@ -17,11 +17,7 @@ from typing import Any
 
 import torch
 
-from tests.ttc.kernel_reference import (
-    dense_attention,
-    forest_attention_reference,
-    paged_prefill_reference,
-)
+from tests.ttc.kernel_reference import dense_attention, forest_attention_reference, paged_prefill_reference
 from ttc.engines.embedded.kernels.launches import forest_options, prefill_launch, widest_tile
 from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan, PagedNode, PlanCapacity, choose_tile, plan_forest
 from ttc.engines.embedded.kernels.ragged import PagedSequence, plan_prefill
@@ -268,10 +264,7 @@ def extension_as_forest() -> list[Distance]:
     short, long = Pool.empty(few, 20), Pool.empty(many, 20)
     branches = [short.node(50, 0, range(6)), short.node(3, 50, (0, 1, 2)), short.node(3, 50, (3, 4, 5))]
     chain = [long.node(5, 0, range(70)), long.node(70, 5, range(70))]
-    return [
-        _decode(few, short, branches, [50, 51, 52] * 2),
-        _decode(many, long, chain, list(range(5, 75))),
-    ]
+    return [_decode(few, short, branches, [50, 51, 52] * 2), _decode(many, long, chain, list(range(5, 75)))]
 
 
 def split_node() -> Distance:

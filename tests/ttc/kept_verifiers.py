@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+import pytest
 
 from ttc.core import Submission, TargetLike, Verdict, Verifier
 
@@ -35,3 +37,13 @@ class KeptVerifiers:
         """End all workers."""
         while self._by_options:
             asyncio.run(self._by_options.popitem()[1].close())
+
+    def ended(self) -> Any:
+        """A fixture after which no worker stays behind, for the file that assigns it to a name."""
+
+        @pytest.fixture(scope="module", autouse=True)
+        def ended() -> Iterator[None]:
+            yield
+            self.close()
+
+        return ended

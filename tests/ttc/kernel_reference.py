@@ -13,8 +13,6 @@ import torch
 from ttc.engines.embedded.kernels.plan import PAGE, ForestPlan, PagedNode
 from ttc.engines.embedded.kernels.ragged import PrefillTable
 
-__all__ = ["dense_attention", "forest_attention_reference", "paged_prefill_reference"]
-
 
 def forest_attention_reference(
     q: torch.Tensor,

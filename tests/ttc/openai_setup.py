@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from dataclasses import replace
 
+from tests.loops import finished
 from tests.ttc import conformance as suite
+from tests.ttc import test_conformance as shared
 from tests.ttc.openai_server import Behaviour, OpenAIServer
 from tests.ttc.test_conformance import draw
 from ttc import nano
@@ -19,6 +20,16 @@ from ttc.engines.scripted import ScriptedEngine
 TEACHER = str(nano.path("teacher"))
 CHAT = Behaviour(ids=False, prefill=False, completions=False, strict=True)
 """The plainest endpoint: messages and OpenAI's own fields."""
+
+
+ALIKE = (
+    shared.test_text_is_what_the_ids_decode_to,
+    shared.test_a_stop_string_ends_the_draw_and_stays_in_it,
+    shared.test_a_stop_token_ends_the_draw_and_stays_in_it,
+    shared.test_every_draw_reports_its_usage_once_and_the_sum_is_the_engines_own,
+    shared.test_a_prompt_beyond_the_context_is_refused_with_both_numbers,
+)
+"""What the conformance suite asks of an engine over any server that takes ids."""
 
 
 # Neither a key nor an address from outside the tests.
@@ -57,13 +68,7 @@ def ask(text: str = "2+2") -> Problem:
 def once(engine: Engine, draws: range = range(1), usages: list[Usage] | None = None, **kwargs) -> list[Completion]:
     """Draw from one problem and close the engine."""
 
-    async def go() -> list[Completion]:
-        try:
-            return await draw(engine, draws, usages, **kwargs)
-        finally:
-            await engine.close()
-
-    return asyncio.run(go())
+    return finished(draw(engine, draws, usages, **kwargs), engine)
 
 
 def essential(completions: list[Completion]) -> list[Completion]:

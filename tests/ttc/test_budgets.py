@@ -62,11 +62,11 @@ def strategy_of(subject: str) -> Strategy:
     return functools.partial(function, **needs, **({"policy": policy} if policy else {}))
 
 
-def answer_of(
+async def solved(
     subject: str, engine: Engine, budget: Budget | None, problem: Problem | None = None, **options: Any
 ) -> Answer:
     """Solve one problem; `direct` for an empty subject."""
-    work = solve(
+    return await solve(
         problem or suite.problems(1)[0],
         engine=engine,
         strategy=strategy_of(subject) if subject else direct,
@@ -75,7 +75,11 @@ def answer_of(
         budget=budget,
         **options,
     )
-    return asyncio.run(work)
+
+
+def answer_of(*arguments: Any, **options: Any) -> Answer:
+    """The same in a loop of its own."""
+    return asyncio.run(solved(*arguments, **options))
 
 
 def price_of(subject: str, engine: Engine) -> Answer:
@@ -199,17 +203,8 @@ def answer_in(subject: str, engine: ScriptedEngine, seconds: float | None) -> tu
     """Solve one problem by the jumping clock; the seconds that it took."""
     clock = Clock()
     budget = None if seconds is None else Budget(seconds=seconds)
-    work = solve(
-        suite.problems(1)[0],
-        engine=engine,
-        strategy=strategy_of(subject) if subject else direct,
-        seed=6,
-        sampling=Sampling(max_tokens=400),
-        budget=budget,
-        clock=lambda: clock.now,
-    )
     with asyncio.Runner(loop_factory=lambda: Jumping(clock)) as runner:
-        return runner.run(work), clock.now
+        return runner.run(solved(subject, engine, budget, clock=lambda: clock.now)), clock.now
 
 
 @pytest.mark.parametrize("engine", ENGINES)

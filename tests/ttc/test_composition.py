@@ -19,7 +19,7 @@ from ttc.cli.parts import resolve_strategies, without_seeds
 from ttc.cli.rehearsal import refuse_early
 from ttc.config.choices import PartChoice, StrategyChoice
 from ttc.config.registry import ENGINES, STRATEGIES
-from ttc.core import Answer, Budget, Sampling, Strategy
+from ttc.core import Answer, Budget, Sampling, Scorer, Strategy
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
@@ -83,16 +83,13 @@ def test_a_vote_of_single_draws_is_the_vote_of_the_inner_draws() -> None:
 
 
 def test_each_run_refines_its_own_draw_and_is_scored_as_an_answer_to_the_problem() -> None:
-    class Watching:
+    class Watching(Scorer):
         def __init__(self) -> None:
             self.prompts: list[Any] = []
 
         async def score(self, prompts: Any, on_usage: Any) -> Any:
             self.prompts += prompts
             return await simulated_scorer(noise=1.0).score(prompts, on_usage)
-
-        def release(self, problem_id: str) -> None:
-            """Nothing is kept."""
 
     scorer = Watching()
     answer = answer_of(partial(best_of_n, n=3, scorer=scorer, of=partial(refine, rounds=2, feedback="self")))

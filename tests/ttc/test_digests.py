@@ -14,15 +14,7 @@ from hypothesis import strategies as st
 from ttc import nano
 from ttc.errors import ConfigError
 from ttc.identity import digests
-from ttc.identity.digests import (
-    ROLES,
-    differing,
-    digest_of,
-    file_digest,
-    model_digests,
-    named,
-    source_digests,
-)
+from ttc.identity.digests import ROLES, differing, digest_of, file_digest, model_digests, named, source_digests
 
 LONG_AGO = 1_600_000_000
 

@@ -44,10 +44,7 @@ def test_the_report_names_every_engine_and_scorer_and_the_next_command(capsys: p
 
 
 def test_the_text_shows_every_check(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    checks = [
-        Check("engines", "embedded", "ok", "fine"),
-        Check("engines", "b", "missing", "absent", "pip install b"),
-    ]
+    checks = [Check("engines", "embedded", "ok", "fine"), Check("engines", "b", "missing", "absent", "pip install b")]
     monkeypatch.setattr(doctor, "GROUPS", (("engines", lambda try_all: checks),))
     assert doctor.run(ARGS) == 0
     assert capsys.readouterr().out == (

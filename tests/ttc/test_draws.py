@@ -12,7 +12,7 @@ import pytest
 from tests.ttc.questions import ask
 from tests.ttc.test_budgets import Clock, Jumping
 from ttc.answers import kind_of
-from ttc.core import Answer, Budget, Sampling, Score, Usage
+from ttc.core import Answer, Budget, Sampling, Score, Scorer, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import BudgetExceeded, ConfigError
 from ttc.scorers.constant import constant
@@ -141,15 +141,12 @@ class Paced(ScriptedEngine):
         await asyncio.sleep(1.0 + path[-1])
 
 
-class SlowScorer:
+class SlowScorer(Scorer):
     """Takes ten seconds to score."""
 
     async def score(self, prompts: Any, on_usage: Any) -> list[Score]:
         await asyncio.sleep(10.0)
         return [Score(0.5) for _ in prompts]
-
-    def release(self, problem_id: str) -> None:
-        """Nothing is kept."""
 
 
 def timed(strategy: Any, seconds: float) -> Answer:

@@ -41,10 +41,7 @@ def test_kv_bytes_is_what_the_pool_takes() -> None:
     ("changes", "message"),
     [
         ({"free": 15 * 10**9}, r"weights take 14.19 GiB, scratch .* 13.97 GiB are free; take a smaller model"),
-        (
-            {"kv_bytes": 70 * 10**9},
-            r"kv_bytes=70000000000 \(65.19 GiB\) does not fit .* kv_bytes to at most 6\d{10}",
-        ),
+        ({"kv_bytes": 70 * 10**9}, r"kv_bytes=70000000000 \(65.19 GiB\) does not fit .* kv_bytes to at most 6\d{10}"),
         ({"free": 18 * 10**9, "max_context": 32768}, r"max_context=32768 needs 1.75 GiB .* set max_context=\d+$"),
         ({"kv_bytes": 10**9}, r"max_context=32768 needs 1.75 GiB .* set max_context=\d+, or raise kv_bytes$"),
     ],

@@ -36,9 +36,9 @@ def close(result: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> None
     torch.testing.assert_close(result.double(), exact, rtol=STEP[dtype], atol=STEP[dtype])
 
 
-def dims_of(heads: int = 6, kv_heads: int = 2, size: int = 16) -> Dims:
+def small_dims() -> Dims:
     return Dims(
-        hidden=40, num_layers=1, num_heads=heads, num_kv_heads=kv_heads, head_dim=size, intermediate=50, vocab=9,
+        hidden=40, num_layers=1, num_heads=6, num_kv_heads=2, head_dim=16, intermediate=50, vocab=9,
         eps=1e-5, tied=True, qk_norm=False, max_context=99, rope_theta=1.0, rope={},
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_norms_gates_and_heads_are_what_float64_says_rounded_once(dtype: torch.dtype, threads: int) -> None:
-    dims = dims_of()
+    dims = small_dims()
     ops, exact = kernels.NativeOps(dims), TorchOps(dims)
     x, weight = torch.randn(7, 40).to(dtype), torch.rand(40)
     scale = (x.double().pow(2).mean(-1, keepdim=True) + dims.eps).rsqrt()
@@ -77,7 +77,7 @@ def test_norms_gates_and_heads_are_what_float64_says_rounded_once(dtype: torch.d
 
 def test_a_gate_of_any_size_of_number_stays_a_number_and_what_is_none_stays_none() -> None:
     both = torch.tensor([[-1e4, -90.0, 0.0, 90.0, 1e4, float("nan"), 1, 1, 1, 1, 1, 1]])
-    gated = kernels.NativeOps(dims_of())
+    gated = kernels.NativeOps(small_dims())
     out = torch.empty(1, 6)
     kernels.gate(1, both.numel(), both.numpy(), out.numpy())
     torch.testing.assert_close(out[0, :5], torch.tensor([0.0, 0.0, 0.0, 90.0, 1e4]))

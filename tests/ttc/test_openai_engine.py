@@ -12,14 +12,14 @@ from itertools import pairwise
 
 import pytest
 
+from tests.loops import finished
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
-from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, free_port, once, talker, teacher_server
+from tests.ttc.openai_setup import ALIKE, CHAT, TEACHER, ask, by_ids, free_port, once, talker, teacher_server
 from ttc import nano
 from ttc.cli.cli import main
 from ttc.core import (
-    Completion,
     Engine,
     LogprobEngine,
     Message,
@@ -50,13 +50,9 @@ def server() -> Iterator[OpenAIServer]:
 @pytest.mark.parametrize(
     "body",
     [
+        *ALIKE,
         shared.test_raising_n_only_adds_draws,
-        shared.test_text_is_what_the_ids_decode_to,
-        shared.test_a_stop_string_ends_the_draw_and_stays_in_it,
-        shared.test_a_stop_token_ends_the_draw_and_stays_in_it,
-        shared.test_every_draw_reports_its_usage_once_and_the_sum_is_the_engines_own,
         shared.test_a_cancelled_draw_is_aborted_and_its_tokens_are_overrun,
-        shared.test_a_prompt_beyond_the_context_is_refused_with_both_numbers,
         shared.test_encode_and_decode_are_inverse_on_plain_text,
     ],
     ids=lambda body: body.__name__,
@@ -213,16 +209,11 @@ def test_tokens_stream_as_they_come_and_only_once_when_the_connection_breaks(ser
     prompt = engine.render(ask("3+4*2").messages, None)
     got: list[int] = []
 
-    async def go() -> Completion:
-        try:
-            return await engine.stream(
-                prompt, Sampling(seed=5, max_tokens=40), 0, lambda usage: None, lambda ids: got.extend(ids)
-            )
-        finally:
-            await engine.close()
-
     server.faults.append(Fault("drop", after=6))
-    completion = asyncio.run(go())
+    completion = finished(
+        engine.stream(prompt, Sampling(seed=5, max_tokens=40), 0, lambda usage: None, lambda ids: got.extend(ids)),
+        engine,
+    )
     assert tuple(got) == completion.token_ids and completion.usage.attempts == 2
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.loops import finished
 from tests.ttc import conformance as suite
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
 from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, essential, free_port, once, talker, teacher_server
@@ -22,15 +23,7 @@ from ttc.engines.openai.refusals import Access, NoCredit, refuse, status_of
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.shared import balance
 from ttc.engines.shared.balance import Balancer, Retry, Transient, retry_after_s, retrying
-from ttc.errors import (
-    ConfigError,
-    EngineBusy,
-    EngineError,
-    EngineTimeout,
-    PromptRefused,
-    PromptTooLong,
-    ServerRefused,
-)
+from ttc.errors import ConfigError, EngineBusy, EngineError, EngineTimeout, PromptRefused, PromptTooLong, ServerRefused
 from ttc.session.solve import solve, spent
 from ttc.strategies.direct import direct
 
@@ -308,14 +301,8 @@ def test_a_problem_that_fails_keeps_what_it_had_cost(server: OpenAIServer) -> No
     engine = by_ids(server, attempts=1)
     server.faults.append(Fault("drop", after=5))
 
-    async def go() -> None:
-        try:
-            await solve(ask("9-2"), engine=engine, strategy=direct, seed=1)
-        finally:
-            await engine.close()
-
     with pytest.raises(EngineError) as caught:
-        asyncio.run(go())
+        finished(solve(ask("9-2"), engine=engine, strategy=direct, seed=1), engine)
     assert spent(caught.value).overrun > 0 and spent(caught.value) == engine.counters()
 
 

@@ -18,7 +18,7 @@ import pytest
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
 from tests.ttc.openai_server import Behaviour, Fault, OpenAIServer
-from tests.ttc.openai_setup import CHAT, TEACHER, ask, by_ids, essential, once, talker, teacher_server
+from tests.ttc.openai_setup import ALIKE, CHAT, TEACHER, ask, by_ids, essential, once, talker, teacher_server
 from ttc.core import Answer, Sampling, Usage
 from ttc.engines.openai.engine import RemoteEngine
 from ttc.engines.openai.factory import openai
@@ -44,18 +44,7 @@ def server() -> Iterator[OpenAIServer]:
         yield server
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        shared.test_raising_n_only_adds_draws,
-        shared.test_text_is_what_the_ids_decode_to,
-        shared.test_a_stop_string_ends_the_draw_and_stays_in_it,
-        shared.test_a_stop_token_ends_the_draw_and_stays_in_it,
-        shared.test_every_draw_reports_its_usage_once_and_the_sum_is_the_engines_own,
-        shared.test_a_prompt_beyond_the_context_is_refused_with_both_numbers,
-    ],
-    ids=lambda body: body.__name__,
-)
+@pytest.mark.parametrize("body", [*ALIKE, shared.test_raising_n_only_adds_draws], ids=lambda body: body.__name__)
 def test_the_engine_passes_the_conformance_suite_over_llama_cpp(
     server: OpenAIServer, monkeypatch: pytest.MonkeyPatch, body
 ) -> None:

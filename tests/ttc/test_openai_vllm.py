@@ -15,10 +15,11 @@ from functools import partial
 
 import pytest
 
+from tests.loops import finished
 from tests.serve.running import chat, running, served
 from tests.ttc import conformance as suite
 from tests.ttc import test_conformance as shared
-from tests.ttc.openai_setup import TEACHER, ask
+from tests.ttc.openai_setup import ALIKE, TEACHER, ask
 from tests.ttc.vllm_server import counted, vllm_server
 from ttc.core import Engine, LogprobEngine, Sampling, StreamingEngine, TopLogprobEngine, Usage, extras_of
 from ttc.engines.openai.engine import RemoteEngine
@@ -69,14 +70,7 @@ def test_functions_are_held_by_a_servers_grammars_after_a_thought_within_its_bud
 
 @pytest.mark.parametrize(
     "body",
-    [
-        shared.test_text_is_what_the_ids_decode_to,
-        shared.test_a_stop_string_ends_the_draw_and_stays_in_it,
-        shared.test_a_stop_token_ends_the_draw_and_stays_in_it,
-        shared.test_every_draw_reports_its_usage_once_and_the_sum_is_the_engines_own,
-        shared.test_a_cancelled_draw_is_aborted_and_its_tokens_are_overrun,
-        shared.test_a_prompt_beyond_the_context_is_refused_with_both_numbers,
-    ],
+    [*ALIKE, shared.test_a_cancelled_draw_is_aborted_and_its_tokens_are_overrun],
     ids=lambda body: body.__name__,
 )
 def test_conformance_against_vllm(url: str, monkeypatch: pytest.MonkeyPatch, body) -> None:
@@ -88,13 +82,7 @@ def test_conformance_against_vllm(url: str, monkeypatch: pytest.MonkeyPatch, bod
 def test_the_ledger_of_every_strategy_equals_vllms_own_counters_to_the_token(url: str, name: str) -> None:
     engine, before = by_ids(url), counted(url)
 
-    async def go():
-        try:
-            return await suite.solve_in_order(engine, CASES[name], suite.problems(4), 4)
-        finally:
-            await engine.close()
-
-    answers = asyncio.run(go())
+    answers = finished(suite.solve_in_order(engine, CASES[name], suite.problems(4), 4), engine)
     total, ours, compared = (
         sum((a.usage for a in answers.values()), Usage()),
         engine.counters(),
@@ -114,13 +102,7 @@ def test_draws_without_seeds_share_requests_and_every_token_is_counted(url: str,
     assert isinstance(engine, RemoteEngine)
     before = counted(url)
 
-    async def go():
-        try:
-            return await suite.solve_in_order(engine, CASES[name], suite.problems(4), 4)
-        finally:
-            await engine.close()
-
-    answers = asyncio.run(go())
+    answers = finished(suite.solve_in_order(engine, CASES[name], suite.problems(4), 4), engine)
     ours, compared, theirs = engine.counters(), engine.reconciliation(), counted(url)
     assert compared.differed == compared.unreported == 0 and compared.agreed <= ours.calls == ours.attempts
     assert compared.agreed < ours.calls or name == "confidence"
@@ -132,15 +114,9 @@ def test_a_thinking_cap_is_exact_on_vllm(url: str) -> None:
     case = suite.THINKING_STRATEGIES["majority under a cap"]
     engine = by_ids(url)
 
-    async def go():
-        try:
-            return await suite.solve_in_order(engine, case, suite.problems(6), 6)
-        finally:
-            await engine.close()
-
     lengths = [
         event.data["num_thinking"]
-        for answer in asyncio.run(go()).values()
+        for answer in finished(suite.solve_in_order(engine, case, suite.problems(6), 6), engine).values()
         for event in suite.events_of(answer, "generate")
     ]
     assert max(lengths) == case.thinking.max_tokens and len(lengths) == 24
@@ -180,15 +156,12 @@ def test_cancelled_requests_end_in_vllm_and_ours_count_no_more_than_it_decoded(u
 
 def first_tokens(engine: Engine, draws: int) -> Counter[int]:
     async def go():
-        try:
-            prompt = engine.render(ask("Compute 7*8-3+12.").messages, None)
-            return await engine.generate(
-                prompt, Sampling(seed=3, max_tokens=1, temperature=2.0), range(draws), lambda usage: None
-            )
-        finally:
-            await engine.close()
+        prompt = engine.render(ask("Compute 7*8-3+12.").messages, None)
+        return await engine.generate(
+            prompt, Sampling(seed=3, max_tokens=1, temperature=2.0), range(draws), lambda usage: None
+        )
 
-    return Counter(completion.token_ids[0] for completion in asyncio.run(go()))
+    return Counter(completion.token_ids[0] for completion in finished(go(), engine))
 
 
 def test_draws_have_the_distribution_of_the_embedded_engine(url: str) -> None:

@@ -17,7 +17,7 @@ from tests.ttc import bad_plugins
 from ttc.cli.cli import main
 from ttc.config.plugins import blamed, call_strategy, check_answer, read_scores
 from ttc.config.registry import STRATEGIES
-from ttc.core import Answer, Message, Problem, Score, Submission
+from ttc.core import Answer, Message, Problem, Score, Submission, Verifier
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError, PluginError
 from ttc.scorers.constant import ConstantScorer
@@ -184,7 +184,7 @@ def test_an_error_without_a_plugin_is_nobodys_but_ours() -> None:
         assert blamed(error) is error and not hasattr(error, "__notes__")
 
 
-class Verifies:
+class Verifies(Verifier):
     """A verifier that gives what it was made with, or raises it."""
 
     name, version = "mine", "mine-1"
@@ -192,17 +192,11 @@ class Verifies:
     def __init__(self, given: object) -> None:
         self.given = given
 
-    def check_gold(self, target: object, item: str = "") -> None:
-        """Any target will do."""
-
     async def verify(self, target: object, submission: Submission) -> object:
         """Give it."""
         if isinstance(self.given, Exception):
             raise self.given
         return self.given
-
-    async def close(self) -> None:
-        """Nothing to stop."""
 
 
 def test_a_verifier_that_gives_no_verdict_is_told_in_the_reason() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
+import shutil
 
 import pytest
 
@@ -287,13 +288,16 @@ def test_a_folder_without_a_reward_head_is_refused(folders: dict[str, pathlib.Pa
         prm(str(folders["step-token"]))
 
 
-def test_the_reading_stated_in_the_config_is_used(folders: dict[str, pathlib.Path], tmp_path: pathlib.Path) -> None:
-    import shutil
+def configured(folder: pathlib.Path, copy: pathlib.Path, **reading: int) -> pathlib.Path:
+    """A copy of a reward model whose config states how it is read."""
+    shutil.copytree(folder, copy)
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"ttc_prm": reading}))
+    return copy
 
-    folder = tmp_path / "copy"
-    shutil.copytree(folders["classifier"], folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"ttc_prm": {"positive_label": 0}}))
+
+def test_the_reading_stated_in_the_config_is_used(folders: dict[str, pathlib.Path], tmp_path: pathlib.Path) -> None:
+    folder = configured(folders["classifier"], tmp_path / "copy", positive_label=0)
     prompt = grow(root(folder), STEPS[0])
     (zero,) = asyncio.run(prm(str(folder), EmbeddedCore(dtype="float32")).score([prompt], lambda u: None))
     (one,) = asyncio.run(scorer_of(folders["classifier"], "classifier").score([prompt], lambda u: None))
@@ -354,12 +358,7 @@ def test_a_greedy_path_has_likelihood_one(folders: dict[str, pathlib.Path]) -> N
 def test_an_unknown_key_in_the_folders_config_is_named(
     folders: dict[str, pathlib.Path], tmp_path: pathlib.Path
 ) -> None:
-    import shutil
-
-    folder = tmp_path / "copy"
-    shutil.copytree(folders["classifier"], folder)
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"ttc_prm": {"positve_label": 0}}))
+    folder = configured(folders["classifier"], tmp_path / "copy", positve_label=0)
     with pytest.raises(ConfigError, match="positve_label"):
         prm(str(folder))
 

@@ -203,11 +203,7 @@ def test_a_distribution_that_is_installed_meanwhile_is_noticed(
     ids=lambda text: text,
 )
 def test_a_plug_in_that_cannot_be_imported_is_named_and_hides_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: pathlib.Path,
-    capsys: pytest.CaptureFixture[str],
-    value: str,
-    reason: str,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], value: str, reason: str
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "acme_parts.py").write_text("")

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.loops import finished
 from tests.ttc.questions import ask
 from tests.ttc.reward_models import qwen_head
-from ttc.core import Answer, Budget, Completion, Price, Sampling, Usage
+from ttc.core import Answer, Budget, Completion, Price, Sampling, Scorer, Usage
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
@@ -142,20 +143,17 @@ def test_the_packaged_models_keep_to_the_budget_in_a_tree_search(tokens: int) ->
     engine = embedded(device="cpu")
     scorer = prm(None, EmbeddedCore(device="cpu"))
 
-    async def go() -> Answer:
-        try:
-            return await solve(
-                ask("12+30*2"),
-                engine=engine,
-                strategy=partial(tree, scorer=scorer, n=8),
-                seed=1,
-                sampling=Sampling(max_tokens=100),
-                budget=Budget(tokens=tokens),
-            )
-        finally:
-            await engine.close()
-
-    answer = asyncio.run(go())
+    answer = finished(
+        solve(
+            ask("12+30*2"),
+            engine=engine,
+            strategy=partial(tree, scorer=scorer, n=8),
+            seed=1,
+            sampling=Sampling(max_tokens=100),
+            budget=Budget(tokens=tokens),
+        ),
+        engine,
+    )
     assert answer.usage.tokens <= tokens
     if tokens == 900:
         assert answer.usage.scored > 0
@@ -187,15 +185,12 @@ def test_a_reward_model_with_a_tokenizer_of_its_own_keeps_to_the_budget_on_every
 
 
 def test_a_scorer_without_a_price_is_charged_when_it_reports() -> None:
-    class Unpriced:
+    class Unpriced(Scorer):
         async def score(self, prompts, on_usage):  # type: ignore[no-untyped-def]
             from ttc.core import Score
 
             on_usage(Usage(scored=1000))
             return [Score(0.5)] * len(prompts)
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     engine = ScriptedEngine(lambda prompt, path, key: "\\boxed{1}")
     answer = asyncio.run(

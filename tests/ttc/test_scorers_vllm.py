@@ -19,7 +19,6 @@ STEPS = (
     "Let us write down the equation once more and see which term is not known. ",
 )
 
-
 ALL = ["--pooler-config", '{"tok_pooling_type": "ALL"}', "--io-processor-plugin", "ttc_steps"]
 LAST = ["--pooler-config", '{"task": "classify"}']
 WAYS = {"Qwen, spans": ("qwen_prm", ALL), "classifier, spans": ("trl_prm", ALL), "classifier, last": ("trl_prm", LAST)}

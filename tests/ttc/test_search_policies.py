@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.ttc.questions import ask
 from ttc.config.registry import POLICIES
+from ttc.core import Scorer
 from ttc.engines.simulated import simulated
 from ttc.errors import ConfigError
 from ttc.scorers.constant import ConstantScorer
@@ -53,16 +54,13 @@ def test_beam_keeps_width_over_m_nodes_and_dvts_one(scores: list[float], keep: i
     assert sum(count > 0 for count in dvts(beam_width=m).allocate(scores, keep * m)) == 1
 
 
-class Outcome:
+class Outcome(Scorer):
     """A scorer of whole answers, which must not be asked."""
 
     whole_answers = True
 
     async def score(self, prompts, on_usage):
         raise AssertionError("a scorer of whole answers was asked about steps")
-
-    def release(self, problem_id: str) -> None:
-        pass
 
 
 @pytest.mark.parametrize("scorer", [Outcome(), EnsembleScorer([Outcome(), ConstantScorer()])])

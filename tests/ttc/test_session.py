@@ -12,7 +12,7 @@ import pytest
 
 from tests.ttc.questions import ask
 from ttc.answers import kind_of
-from ttc.core import Budget, Sampling, Score, Usage
+from ttc.core import Budget, Sampling, Score, Scorer, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.errors import ConfigError, EngineError
 from ttc.scorers.constant import constant
@@ -68,12 +68,9 @@ def test_cancelling_the_task_aborts_every_draw_and_the_ledger_still_balances() -
 
 
 def test_one_failing_branch_fails_the_problem_with_its_own_error_and_no_group() -> None:
-    class Broken:
+    class Broken(Scorer):
         async def score(self, prompts, on_usage):
             raise EngineError("scorer lost its device")
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     engine = ScriptedEngine(replies({"q": ["a\n\nb"]}))
     with pytest.raises(EngineError, match="lost its device"):
@@ -271,13 +268,10 @@ def test_pieces_of_a_draw_read_as_the_whole_of_it(size: int) -> None:
 def test_steps_of_a_search_keep_the_space_between_them() -> None:
     read = []
 
-    class Reader:
+    class Reader(Scorer):
         async def score(self, prompts, on_usage):
             read.extend(prompt.generated_text for prompt in prompts)
             return [Score(0.5) for _ in prompts]
-
-        def release(self, problem_id: str) -> None:
-            pass
 
     asyncio.run(solve(ask("q"), engine=Spelled(), strategy=partial(tree, scorer=Reader(), n=1, beam_width=1), seed=0))
     assert max(read, key=len) == Spelled.SAYS.removeprefix(" ")

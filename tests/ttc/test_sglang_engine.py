@@ -26,16 +26,7 @@ from tests.ttc import conformance as suite
 from tests.ttc import sglang_server as fake
 from tests.ttc import test_conformance as conformance
 from ttc import nano
-from ttc.core import (
-    Completion,
-    ExtraCompletion,
-    ExtraSampling,
-    Message,
-    Sampling,
-    TopLogprobEngine,
-    Usage,
-    extras_of,
-)
+from ttc.core import Completion, ExtraCompletion, ExtraSampling, Message, Sampling, TopLogprobEngine, Usage, extras_of
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.sglang.factory import sglang
 from ttc.engines.sglang.wire import ending

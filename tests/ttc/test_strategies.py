@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from tests.ttc.questions import ask
-from ttc.core import Answer, Path, Prompt, Sampling, Score, Usage
+from ttc.core import Answer, Path, Prompt, Sampling, Score, Scorer, Usage
 from ttc.engines.scripted import ScriptedEngine, replies
 from ttc.engines.simulated import simulated
 from ttc.scorers.constant import constant
@@ -54,7 +54,7 @@ def test_a_completion_cut_by_length_cannot_win_a_vote() -> None:
     assert [c.finish_reason for c in answer.candidates] == ["length"] * 3 + ["stop"]
 
 
-class Table:
+class Table(Scorer):
     """Scores a text by what it contains."""
 
     def __init__(self, table: dict[str, float | None]) -> None:
@@ -64,9 +64,6 @@ class Table:
         for prompt in prompts:
             on_usage(Usage(scored=len(prompt.generated_ids)))
         return [Score(next((v for k, v in self.table.items() if k in p.generated_text), 0.0)) for p in prompts]
-
-    def release(self, problem_id: str) -> None:
-        pass
 
 
 def test_best_of_n_takes_the_highest_score_and_weighted_the_largest_sum() -> None:

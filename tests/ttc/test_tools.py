@@ -396,14 +396,10 @@ def test_search_stays_in_its_folder(tmp_path) -> None:
         search(folder=str(tmp_path / "absent"))
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_python_runs_in_the_sandbox() -> None:
-    from ttc.sandbox.probe import probe
     from ttc.tools.python import python
 
-    try:
-        probe()
-    except ConfigError as exc:
-        pytest.skip(str(exc))
     tool = python(timeout_s=5.0)
     assert use(tool, "```python\nprint(sum(range(10)))\n```") == "45"
     assert use(tool, "print(6*7)") == "42"
@@ -423,18 +419,14 @@ def test_a_time_that_is_none_for_a_program_is_refused_by_its_name(timeout_s: flo
         python(timeout_s=timeout_s)
 
 
+@pytest.mark.usefixtures("sandboxed")
 def test_a_program_that_waits_for_its_turn_is_not_late() -> None:
-    from ttc.sandbox.probe import probe
-
-    try:
-        probe()
-    except ConfigError as exc:
-        pytest.skip(str(exc))
     engine = turns("<python>import time; time.sleep(0.1); print(1)</python>", "done")
     answer = play(engine, tools=("python:workers=1",), n=8, tool_s=0.2)
     assert results(answer) == ["1"] * 8
 
 
+@pytest.mark.usefixtures("sandboxed")
 @pytest.mark.parametrize(
     ("program", "seen"),
     [
@@ -448,12 +440,6 @@ def test_a_program_that_waits_for_its_turn_is_not_late() -> None:
     ],
 )
 def test_a_program_that_fails_or_says_nothing_is_told_what_to_mend(program: str, seen: str) -> None:
-    from ttc.sandbox.probe import probe
-
-    try:
-        probe()
-    except ConfigError as exc:
-        pytest.skip(str(exc))
     answer = play(turns(f"<python>{program}</python>", "done"), tools=("python:timeout_s=0.5",), max_result=60)
     (result,) = results(answer)
     assert result.startswith(seen[:60]) and answer.final == "done"

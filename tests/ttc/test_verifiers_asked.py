@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,16 +20,9 @@ from ttc.verifiers.shared.contract import read_gold
 
 Pairs = Sequence[tuple[TargetLike, str]]
 
-
 KEPT = KeptVerifiers(math)
 judge = KEPT.judge
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ended() -> Iterator[None]:
-    """No worker stays behind."""
-    yield
-    KEPT.close()
+ended = KEPT.ended()
 
 
 def statuses(pairs: Pairs, **options: Any) -> list[str]:

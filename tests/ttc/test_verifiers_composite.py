@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ttc.config.registry import VERIFIERS
 from ttc.config.signatures import bind
-from ttc.core import Status, Submission, TargetLike, Verdict
+from ttc.core import Status, Submission, TargetLike, Verdict, Verifier
 from ttc.errors import ConfigError, UnknownName, VerifierError
 from ttc.verifiers.composite import CompositeVerifier, Part, composite
 from ttc.verifiers.service.service import Service
@@ -21,7 +21,7 @@ from ttc.verifiers.shared.contract import Canary
 CANARIES = (Canary("t", "x", "correct"), Canary("t", "y", "incorrect"))
 
 
-class Fixed:
+class Fixed(Verifier):
     """Says the same of everything, and keeps the target."""
 
     name = "fixed"
@@ -37,9 +37,6 @@ class Fixed:
 
     def check_gold(self, target: TargetLike, item: str = "") -> None:
         raise ConfigError(f"{item} sees {target!r}")
-
-    async def close(self) -> None:
-        pass
 
 
 RIGHT, WRONG, HALF = Fixed("correct", 1.0), Fixed("incorrect", 0.0), Fixed("incorrect", 0.5)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
 import pytest
 
+from tests.loops import verdicts
 from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
-from ttc.core import Submission, Verdict
+from ttc.core import Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.format import format as form
 from ttc.verifiers.format import repetition
@@ -26,14 +26,7 @@ SCHEMA = {
 
 
 def judge_all(cases: list[tuple[object, str]], **options: Any) -> list[Verdict]:
-    async def run() -> list[Verdict]:
-        verifier = form(**options)
-        try:
-            return [await verifier.verify(target, Submission(text)) for target, text in cases]
-        finally:
-            await verifier.close()
-
-    return asyncio.run(run())
+    return verdicts(form(**options), cases)
 
 
 def test_json_must_meet_the_schema_of_the_target() -> None:
@@ -94,13 +87,7 @@ def test_a_schema_that_is_none_is_refused_and_other_targets_are_not_read() -> No
 
 @pytest.mark.parametrize(
     ("text", "size", "share"),
-    [
-        ("", 4, 0.0),
-        ("a b c", 4, 0.0),
-        ("a b a b a b", 2, 0.6),
-        ("no, No! no.", 1, 2 / 3),
-        ("好好好好", 1, 0.75),
-    ],
+    [("", 4, 0.0), ("a b c", 4, 0.0), ("a b a b a b", 2, 0.6), ("no, No! no.", 1, 2 / 3), ("好好好好", 1, 0.75)],
 )
 def test_repetition_is_the_share_of_repeated_n_grams(text: str, size: int, share: float) -> None:
     assert repetition(text, size) == pytest.approx(share)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.ttc.kept_verifiers import KeptVerifiers
@@ -13,13 +11,7 @@ from ttc.verifiers.math import math
 from ttc.verifiers.maths.asked import with_question
 
 KEPT = KeptVerifiers(math)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ended() -> Iterator[None]:
-    """No worker stays behind."""
-    yield
-    KEPT.close()
+ended = KEPT.ended()
 
 
 def misjudged(gold: str, right: list[str], wrong: list[str], question: str = "") -> dict[str, str]:

@@ -8,7 +8,7 @@ import gzip
 import json
 import pathlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,16 +26,9 @@ ROWS = [
 ]
 IN_A_BOX = ("so the answer is $\\boxed{", "}$.")
 
-
 KEPT = KeptVerifiers(math)
 judge = KEPT.judge
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ended() -> Iterator[None]:
-    """No worker stays behind."""
-    yield
-    KEPT.close()
+ended = KEPT.ended()
 
 
 def statuses(pairs: Sequence[tuple[TargetLike, str | Submission]], **options: Any) -> list[str]:
@@ -310,10 +303,7 @@ def test_of_digits_parted_by_a_plain_space_neither_part_is_the_answer() -> None:
 
 
 def test_a_space_in_other_numbers_parts_no_thousands() -> None:
-    assert statuses([("15.5", r"\boxed{3 100/200}"), ("3.5", r"\boxed{3 100/200}")]) == [
-        "incorrect",
-        "correct",
-    ]
+    assert statuses([("15.5", r"\boxed{3 100/200}"), ("3.5", r"\boxed{3 100/200}")]) == ["incorrect", "correct"]
     assert "correct" not in statuses(
         [("1234", r"\boxed{1 23 4}"), ("12345", r"\boxed{1 2345}"), ("0.1234", r"\boxed{0.1 234}")]
     )

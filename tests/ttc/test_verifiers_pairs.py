@@ -6,14 +6,13 @@ before the code that decides them was read. Without the few that the verifiers l
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from tests.loops import verdicts
 from ttc import VERIFIERS
-from ttc.core import Submission, Verdict
 
 ROWS = [
     json.loads(line)
@@ -37,16 +36,11 @@ ROWS = [
 def test_an_answer_counts_where_a_careful_grader_would_let_it(name: str, part: int, least: int) -> None:
     rows = [row for row in ROWS if row["verifier"] == name][part::2]
     assert len(rows) >= least
-
-    async def judged() -> list[Verdict]:
-        verifier = VERIFIERS.load("math")(kind="number") if name == "number" else VERIFIERS.load(name)()
-        verdicts = [await verifier.verify(row["target"], Submission(row["text"])) for row in rows]
-        await verifier.close()
-        return verdicts
-
+    verifier = VERIFIERS.load("math")(kind="number") if name == "number" else VERIFIERS.load(name)()
+    judged = verdicts(verifier, [(row["target"], row["text"]) for row in rows])
     unlike = [
         (row["target"], row["text"], verdict.status, verdict.reason)
-        for row, verdict in zip(rows, asyncio.run(judged()), strict=True)
+        for row, verdict in zip(rows, judged, strict=True)
         if verdict.correct != row["right"]
     ]
     assert unlike == []

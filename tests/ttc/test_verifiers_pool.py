@@ -43,8 +43,8 @@ def is_alive(pid: int) -> bool:
     return not (state.exists() and state.read_text().split()[2] == "Z")
 
 
-def wait_for_death(pid: int, seconds: float = 5.0) -> bool:
-    deadline = time.monotonic() + seconds
+def wait_for_death(pid: int) -> bool:
+    deadline = time.monotonic() + 5
     while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     return not is_alive(pid)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 import inspect
 import pathlib
@@ -12,9 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.loops import verdicts
 from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
-from ttc.core import Submission, Verdict
+from ttc.core import Verdict
 from ttc.errors import ConfigError, MissingExtra
 from ttc.verifiers.procedural.methods import OURS, REFUSED, SCORERS, THEIRS, same
 from ttc.verifiers.procedural.verifier import problems, procedural
@@ -24,14 +24,7 @@ needs_gym = pytest.mark.skipif(not INSTALLED, reason="reasoning-gym is missing")
 
 
 def judge_all(cases: list[tuple[object, str]]) -> list[Verdict]:
-    async def run() -> list[Verdict]:
-        verifier = procedural()
-        try:
-            return [await verifier.verify(target, Submission(text)) for target, text in cases]
-        finally:
-            await verifier.close()
-
-    return asyncio.run(run())
+    return verdicts(procedural(), cases)
 
 
 @pytest.mark.parametrize(

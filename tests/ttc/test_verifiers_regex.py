@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import Any
 
 import pytest
 
+from tests.loops import verdicts
 from tests.timing import patience
 from tests.ttc.hostile import hostile_texts
 from ttc.core import Submission, Verdict
@@ -16,14 +16,7 @@ from ttc.verifiers.regex import regex
 
 
 def judge_all(cases: list[tuple[object, str]], **options: Any) -> list[Verdict]:
-    async def run() -> list[Verdict]:
-        verifier = regex(**options)
-        try:
-            return [await verifier.verify(target, Submission(text)) for target, text in cases]
-        finally:
-            await verifier.close()
-
-    return asyncio.run(run())
+    return verdicts(regex(**options), cases)
 
 
 def test_required_and_forbidden_patterns_are_judged_one_by_one() -> None:
@@ -75,13 +68,5 @@ def test_a_broken_target_names_its_field(target: object, message: str) -> None:
 
 def test_all_is_the_thinking_its_end_and_the_text() -> None:
     target = {"require": [r"\S</think>4$"]}
-
-    async def run() -> list[Verdict]:
-        verifier = regex(where="all")
-        try:
-            given = [Submission("4", "2+2"), Submission("4"), Submission("24")]
-            return [await verifier.verify(target, submission) for submission in given]
-        finally:
-            await verifier.close()
-
-    assert [verdict.status for verdict in asyncio.run(run())] == ["correct", "incorrect", "incorrect"]
+    judged = verdicts(regex(where="all"), [(target, Submission("4", "2+2")), (target, "4"), (target, "24")])
+    assert [verdict.status for verdict in judged] == ["correct", "incorrect", "incorrect"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ttc.core import Message, Path, Problem, Prompt, Sampling, Status, Submission, TargetLike, Verdict
+from ttc.core import Message, Path, Problem, Prompt, Sampling, Status, Submission, TargetLike, Verdict, Verifier
 from ttc.engines.scripted import ScriptedEngine
 from ttc.errors import ConfigError
 from ttc.verifiers.exact import exact
@@ -49,7 +49,7 @@ def test_no_path_without_a_wrong_step_has_a_first_error() -> None:
 
 
 def test_a_rollout_without_a_verdict_does_not_count_and_one_that_was_cut_counts_as_not_reached() -> None:
-    class Often:
+    class Often(Verifier):
         name = version = "often"
 
         def __init__(self, *statuses: Status) -> None:
@@ -57,12 +57,6 @@ def test_a_rollout_without_a_verdict_does_not_count_and_one_that_was_cut_counts_
 
         async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
             return Verdict(self.left.pop())
-
-        def check_gold(self, target: TargetLike, item: str = "") -> None:
-            pass
-
-        async def close(self) -> None:
-            pass
 
     def labels(*statuses: Status) -> tuple[float | None, ...]:
         checker = RolloutChecker(engine(by_prefix), Often(*statuses), seed=1, rollouts=len(statuses))

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.loops import finished
 from tests.ttc import conformance as suite
 from ttc import nano
 from ttc.core import (
@@ -757,12 +758,9 @@ def test_one_problem_solved_through_the_command_line_names() -> None:
     engine: Any = ENGINES.create("vllm", {"max_context": "512"}, supply={})
 
     async def go() -> Any:
-        try:
-            strategy = REGISTERED.load("direct")
-            sampling = Sampling(temperature=0.0, max_tokens=200)
-            return await solve(suite.problems(1)[0], engine=engine, strategy=strategy, seed=1, sampling=sampling)
-        finally:
-            await engine.close()
+        strategy = REGISTERED.load("direct")
+        sampling = Sampling(temperature=0.0, max_tokens=200)
+        return await solve(suite.problems(1)[0], engine=engine, strategy=strategy, seed=1, sampling=sampling)
 
-    answer = asyncio.run(go())
+    answer = finished(go(), engine)
     assert answer.final is not None and replace(answer.usage, flops=0.0).generated > 0

@@ -233,16 +233,12 @@ def merged_state(model: Any, device: str | None = None) -> dict[str, torch.Tenso
 ADAPTER = "adapter"
 """What the folder of an adapter is called beside the weights that it was merged into."""
 
-
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-
 
 ADAPTER_ORIGIN = "origin.json"
 """Beside peft's two files: which weights the adapter belongs to, and how a reward model of it is read."""
 
-
 PREFIX = "base_model.model."
-
 
 DOWN, UP = ".lora_A.weight", ".lora_B.weight"
 

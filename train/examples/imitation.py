@@ -92,7 +92,6 @@ def ranked_right(
 
 _CORPUS_ROWS = 2048
 
-
 _READERS: Mapping[str, Callable[[str, Setting, Path, int], list[Example]]] = {
     "data": lambda where, setting, source, end: read_examples(Path(where).expanduser(), Text(source), end),
     "corpus": lambda where, setting, source, end: corpus_examples(

@@ -152,7 +152,6 @@ _ROLES = {"human": "user", "gpt": "assistant"}
 _COLUMNS = {"instruction": "prompt", "output": "completion", "conversations": "messages"}
 """Columns of Alpaca and ShareGPT by our names of fields."""
 
-
 _RECORD = {"problem", "answer", "verdicts"}
 """What a record of `ttc eval` has."""
 
@@ -280,10 +279,8 @@ def read_turns(row: Mapping[str, Any], where: str) -> tuple[tuple[Message, ...],
 _TURN = ("role", "content", "name", "tool_calls", "tool_call_id", "weight", *_THOUGHTS)
 """What a message may have; `name` decides nothing, and `weight` whether and how much a turn is learnt."""
 
-
 _SPEAKERS = ("system", "user", "assistant", "tool")
 """The roles that chat templates know: of a turn of another one, some write nothing."""
-
 
 _OURS = {"developer": "system"}
 """Roles that the server takes for others, too."""

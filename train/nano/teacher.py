@@ -143,8 +143,5 @@ def causal_loss(network: Any, batch: list[examples.MaskedIds], pad: int, device:
 
 
 STUDENT_MIXTURE = ExampleMixture(
-    no_think=1.0,
-    handover=0.0,
-    no_think_levels=(0.35, 0.25, 0.2, 0.0, 0.15, 0.05),
-    empty=0.5,
+    no_think=1.0, handover=0.0, no_think_levels=(0.35, 0.25, 0.2, 0.0, 0.15, 0.05), empty=0.5
 )

@@ -80,10 +80,7 @@ def path_contents(owner: str, text: str, out: Path) -> dict[str, str]:
 def task_contents(owner: str, task: Task, limit: int | None) -> dict[str, str]:
     """Return the digests of the first `limit` problems of a task, and of what its verifier reads."""
     verifier = part_contents(PartChoice.of(VERIFIERS, task.check.verifier, task.check.params))
-    return {
-        f"problems of {owner}": problems_digest(task.sequence(limit, 0)),
-        **named(verifier, after=f" of {owner}"),
-    }
+    return {f"problems of {owner}": problems_digest(task.sequence(limit, 0)), **named(verifier, after=f" of {owner}")}
 
 
 def _stage_contents(step: RecipeStep, place: str, made: set[str], out: Path) -> dict[str, str]:

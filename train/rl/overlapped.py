@@ -23,10 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train.base.rollout import (
-    Rollout,
-    check_groups,
-)
+from train.base.rollout import Rollout, check_groups
 from train.rl.loop import (
     NO_ITEMS,
     LoopPlan,

@@ -21,16 +21,7 @@ from evals.data.decontamination import prompt_text
 from evals.task import Task
 from train.base.models import load_model, load_tokenizer
 from train.base.rollout import Rollout, read_rollouts, write_rollouts
-from train.base.stage import (
-    Setting,
-    Stage,
-    StageResult,
-    check_form,
-    check_model,
-    model_of,
-    pass_through,
-    rollouts_path,
-)
+from train.base.stage import Setting, Stage, StageResult, check_form, check_model, model_of, pass_through, rollouts_path
 from train.examples.examples import Example
 from train.examples.imitation import completion_sums
 from train.measure.measure import gains

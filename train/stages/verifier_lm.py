@@ -43,14 +43,7 @@ _NEVER = "\x00"
 
 
 def verifier_lm(
-    *,
-    rollouts: str,
-    ask: str,
-    good: str,
-    bad: str,
-    imitation: float = 0.0,
-    balanced: bool = True,
-    course: FitFields,
+    *, rollouts: str, ask: str, good: str, bad: str, imitation: float = 0.0, balanced: bool = True, course: FitFields
 ) -> Stage:
     """Learn to say whether an answer is right.
 

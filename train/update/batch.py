@@ -217,7 +217,6 @@ def shared(
 
 Normaliser: TypeAlias = Literal["token", "sequence", "constant", "rollout"]
 
-
 NORMALISERS: Mapping[str, Callable[[torch.Tensor, int, int], torch.Tensor]] = {
     "token": lambda mask, rows, most: mask / mask.sum().clamp(min=1),
     "sequence": lambda mask, rows, most: mask / (mask.sum(1, keepdim=True).clamp(min=1) * max(rows, 1)),

@@ -233,7 +233,6 @@ _OR_VALUE = re.compile(
 )
 """A second value behind the first, as an alternative, a correction or in decimals: `or maybe $5`, `no, 13`."""
 
-
 _NO = (
     r"nicht|keine?|no es|est pas|não(?: é)?|non è|не|није|pas|niet|geen|inte|ikke|ei ole|není|nie|nije|"
     r"(?<!\\)nu(?! ?=)|nem|δεν|όχι|לא|אינ[הו]|bukan|không|hindi|(?:mindre|mer|færre|fler) (?:enn|end|än)"

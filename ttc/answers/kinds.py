@@ -161,10 +161,8 @@ _SAID_IN_DIGITS = re.compile(r"(?P<words>[A-Za-z -]{3,60})\s\((?P<number>[-$\d][
 """The other way round: fifteen (15)."""
 _PROSE = re.compile(r"(?:let|we|i|to|first|not|as|in|by|using|unknown|unclear)\b", re.IGNORECASE)
 
-
 _FENCED = re.compile(r"(?:^|(?<=\n))```(?:text|math|latex|plaintext)?[ \t]*\n(?P<value>[^\n]{1,4096})\n```\s*\Z")
 """A block of one line at the end of a text, in no language of programs."""
-
 
 _DISPLAYED = re.compile(r"\$\$[^$]{1,4000}\$\$|\\\[(?:(?!\\\]).){1,4000}\\\]", re.DOTALL)
 """A text that is one displayed formula."""
@@ -340,7 +338,6 @@ def _bare_number(text: str, start: int) -> Hit:
 
 _same_value = _same_by(math_key)
 
-
 _ABOUT = re.compile(r"(?:about|approx\w*\.?|roughly|around)\s+(?P<value>\D?\d*(?P<places>\.\d*)?.*)", re.DOTALL | re.I)
 """A value that only approximates the one before it: `about 3.6`."""
 
@@ -434,7 +431,6 @@ _NO_NOUN = re.compile(
 )
 """Words that no noun begins with, so that the A before them is a letter: "A based on the text"."""
 
-
 _DENIED = re.compile(
     r"[\s)\]}*$\"'.]{0,6}(?:(?:is|was|seems|looks)(?: \w+)? (?:not|wrong|incorrect|false)\b|(?:is|was)n['’]t\b)"
     r"|\s*(?:では(?:ありません|ない)|(?:가|이)\s*아|नहीं|değil\b)",
@@ -520,7 +516,6 @@ _INSTEAD = re.compile(
 )
 """What sets a choice against another: C, not B."""
 
-
 _COPIED = re.compile(r"[*(]{0,3}A[.):][^\n]*\n\s*[*(]{0,3}B[.):]\s")
 """The options themselves: A) 1, and on the next line B) 2."""
 
@@ -566,7 +561,6 @@ _VERDICTS = tuple(
     )
 )
 """A last sentence that takes one letter and says nothing else: "Therefore, (C) is correct." and "I choose C"."""
-
 
 _EXPLAINED = re.compile(
     r"[\s*(]*+(?P<letter>[A-Z])[).:*]*+[ \t]*+\n\s*+[#*]*+\s*+"
@@ -640,7 +634,6 @@ _VERDICT_FIRST = re.compile(
     re.IGNORECASE,
 )
 """A line that begins with a verdict and goes on with its reason, which announces nothing: "Yes, as the sum is even"."""
-
 
 _VERDICT_LINE = re.compile(r"(?:\A|(?<=\n))[ \t*_]*+(?P<verdict>yes|no|true|false)[.!*_ \t]*+(?=\n|\Z)", re.IGNORECASE)
 """A verdict on a line of its own."""

@@ -285,7 +285,6 @@ _TIED = re.compile(r"(?<=\w)(?:~|\\[ ,])(?=\w)")
 _MATHS_MARKS = re.compile(r"\$([^$]+)\$|\\\((.+)\\\)", re.DOTALL)
 r"""A formula as a whole: `$x$`, `\(x\)`."""
 
-
 _EMPHASIS = re.compile(r"(?P<mark>\*{1,3})(?P<words>[^*]+)(?P=mark)\.?")
 QUOTES = "\"'`“”„‘’‚«»"
 """Quotation marks, which are no part of the words inside."""

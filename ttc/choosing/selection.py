@@ -43,7 +43,6 @@ Weight: TypeAlias = Callable[[Candidate], float | None]
 
 How: TypeAlias = Literal["last", "min", "prod", "mean"]
 
-
 _LOG_MAX = 690.0
 """Of the largest product, 1e299: scores above 1 may multiply to more than a number holds, and votes add them up."""
 

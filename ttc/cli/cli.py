@@ -67,7 +67,6 @@ exit codes:
 Start with: ttc quickstart. What is missing here: ttc doctor. TTC_DEBUG=1 shows tracebacks."""
 BAD_INPUT = (ConfigError, RecordError, *UNANSWERABLE, Unsupported, PluginError)
 
-
 ORDER = (
     *("quickstart", "solve", "chat", "eval", "compare", "report", "replay", "calibrate", "verify", "steps"),
     *("train", "distill", "serve", "list", "doctor"),

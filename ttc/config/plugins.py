@@ -35,23 +35,6 @@ from typing import Any, TypeVar, cast
 from ttc.core import Answer, Problem, Score, Scorer
 from ttc.errors import ConfigError, PluginError, TTCError
 
-__all__ = [
-    "LABEL",
-    "PluginShape",
-    "blamed",
-    "call_strategy",
-    "check_answer",
-    "checked_return",
-    "described",
-    "is_async",
-    "is_own",
-    "leaf",
-    "line_in",
-    "read_scores",
-    "without_scores",
-]
-
-
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 

@@ -106,10 +106,7 @@ STRATEGIES = Registry(
     PluginShape(("ttc.core:Answer",), takes=("problem", "session"), is_async=True),
 )
 ENGINES = Registry(
-    "engine",
-    "ttc.engines",
-    "ttc.engines",
-    PluginShape(("ttc.core:Engine",), supplied=("model", "device", "threads")),
+    "engine", "ttc.engines", "ttc.engines", PluginShape(("ttc.core:Engine",), supplied=("model", "device", "threads"))
 )
 SCORERS = Registry(
     "scorer", "ttc.scorers", "ttc.scorers", PluginShape(("ttc.core:Scorer",), supplied=("model", "engine"))
@@ -120,8 +117,7 @@ POLICIES = Registry(
     "ttc.search.policies",
     "ttc.policies",
     PluginShape(
-        ("ttc.search.tree:Policy", "ttc.search.tree:Resampler", "ttc.search.tree:Searcher"),
-        supplied=("beam_width",),
+        ("ttc.search.tree:Policy", "ttc.search.tree:Resampler", "ttc.search.tree:Searcher"), supplied=("beam_width",)
     ),
 )
 

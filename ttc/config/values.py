@@ -133,10 +133,7 @@ def build(cls: type[T], values: Mapping[str, Any], *, where: str = "") -> T:
 
 
 def read_named(
-    values: Mapping[str, object],
-    annotations: Mapping[str, Any],
-    where: str,
-    unknown: Callable[[str], ConfigError],
+    values: Mapping[str, object], annotations: Mapping[str, Any], where: str, unknown: Callable[[str], ConfigError]
 ) -> dict[str, Any]:
     """Return named values (hyphens count as underscores), each parsed by the annotation of its name.
 

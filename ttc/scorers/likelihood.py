@@ -42,9 +42,7 @@ class LikelihoodScorer:
 
 @reads_logprobs
 def likelihood(
-    *,
-    engine: Engine | None = None,
-    measure: Literal["mean_logprob", "self_certainty"] = "mean_logprob",
+    *, engine: Engine | None = None, measure: Literal["mean_logprob", "self_certainty"] = "mean_logprob"
 ) -> LikelihoodScorer:
     """Score a path by its own probability.
 

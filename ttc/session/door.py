@@ -33,7 +33,6 @@ from ttc.session.thinking import Thinking
 _Parameters = ParamSpec("_Parameters")
 _Outcome = TypeVar("_Outcome")
 
-
 _PLACES: Mapping[str, str] = {
     **{each.name: f"sampling=ttc.Sampling({each.name}=...)" for each in fields(Sampling) if each.name != "seed"},
     **{each.name: f"budget=ttc.Budget({each.name}=...)" for each in fields(Budget)},

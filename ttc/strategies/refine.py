@@ -130,7 +130,6 @@ _CRITICS: Mapping[Feedback, Callable[[_Critic, Prompt, Candidate], Awaitable[str
     {"sums": _Critic.by_sums, "scorer": _Critic.by_scorer, "self": _Critic.by_self}
 )
 
-
 _MIXED = r"\d{1,6} \d{1,3}/\d{1,3}(?!\d)"
 _NUMBER = rf"\(*-?(?:{_MIXED}|(?:\d{{1,3}}(?:,\d{{3}})+(?!\d)|\d{{1,15}})(?:\.\d{{1,15}})?)\)*"
 _TIMES = r" [xX] |(?<!\b0)x(?=\d)"

@@ -86,13 +86,7 @@ class CodeVerifier(TargetVerifier[Exercise]):
     read = staticmethod(read_target)
 
     def __init__(
-        self,
-        sandbox: Sandbox,
-        timeout_s: float,
-        case_s: float,
-        memory_mb: int,
-        min_share: float,
-        allow_truncated: bool,
+        self, sandbox: Sandbox, timeout_s: float, case_s: float, memory_mb: int, min_share: float, allow_truncated: bool
     ) -> None:
         self._sandbox = self._workers = sandbox
         self._timeout_s, self._case_s, self._memory_mb = timeout_s, case_s, memory_mb

@@ -189,7 +189,6 @@ _PLACES: Mapping[str, Callable[[str], bool]] = {
     "free": lambda _body: True,
 }
 
-
 _EAST = "\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
 _WORD = re.compile(rf"[{_EAST}]|[^\W{_EAST}]+")
 MAX_CHARS = 200_000

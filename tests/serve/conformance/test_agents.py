@@ -67,11 +67,7 @@ def test_anthropics_library_gets_tool_use_streamed_or_not_and_sends_its_result(u
     with client.messages.stream(**asked) as stream:
         assert stream.get_final_message().content[0].input == block.input
     result = {"type": "tool_result", "tool_use_id": block.id, "content": "done"}
-    turns = [
-        *asked["messages"],
-        {"role": "assistant", "content": reply.content},
-        {"role": "user", "content": [result]},
-    ]
+    turns = [*asked["messages"], {"role": "assistant", "content": reply.content}, {"role": "user", "content": [result]}]
     last = client.messages.create(**asked | {"messages": turns, "tool_choice": {"type": "none"}})
     assert last.content[0].type == "text"
 

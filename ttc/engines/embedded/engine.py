@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from ttc.engines.embedded.core.scheduler import Scheduler
     from ttc.engines.shared.text import Text
 
-__all__ = ["EmbeddedEngine", "embedded"]
-
 T = TypeVar("T")
 
 MAX_PROCESSES = 1024

@@ -26,8 +26,6 @@ from ttc.errors import ConfigError
 if TYPE_CHECKING:
     from ttc.engines.embedded.gpu.families import DeviceFamily
 
-__all__ = ["load"]
-
 
 def load(folder: Path, **options: Any) -> tuple[Text, Scheduler]:
     """Load tokenizer and weights and start the worker; options as in `_Load`."""

@@ -31,8 +31,6 @@ from ttc.engines.embedded.wire import (
 )
 from ttc.errors import TTCError
 
-__all__ = ["main"]
-
 
 class _Replica:
     """Answers calls with the engine; everything but the reader runs in one event loop."""

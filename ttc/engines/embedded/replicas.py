@@ -48,8 +48,6 @@ from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start
 from ttc.errors import ConfigError, EngineError, TTCError
 
-__all__ = ["Replica", "ReplicatedEngine", "start"]
-
 _END_S = 10.0
 """A replica that has not ended this long after the request to stop is killed."""
 

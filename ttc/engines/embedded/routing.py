@@ -13,8 +13,6 @@ from contextlib import contextmanager
 
 from ttc.core import Path, Prompt
 
-__all__ = ["Router"]
-
 _RUN = 8
 """Fewest draws per replica for which one prompt is computed on several replicas."""
 _SLACK = 8

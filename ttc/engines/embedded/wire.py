@@ -15,21 +15,6 @@ from typing import Any, Literal, TypeAlias
 
 from ttc.core import Path, Prompt, Sampling, Usage
 
-__all__ = [
-    "Abort",
-    "Call",
-    "CallEnd",
-    "Drop",
-    "Generate",
-    "Load",
-    "NewTokens",
-    "Report",
-    "ScoreCall",
-    "UsageReport",
-    "receive",
-    "send",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Generate:

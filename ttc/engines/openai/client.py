@@ -63,10 +63,7 @@ class Client:
         if body.get("stream") is False:
             yield self._one(path, body)
             return
-        async with (
-            self._asked("POST", path, body) as response,
-            contextlib.aclosing(self._chunks(response)) as chunks,
-        ):
+        async with self._asked("POST", path, body) as response, contextlib.aclosing(self._chunks(response)) as chunks:
             yield chunks
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Chunk:

@@ -31,16 +31,7 @@ from ttc.core import Capabilities, Completion, Message, Prices, Prompt, Sampling
 from ttc.engines.openai.chat import CURE
 from ttc.engines.openai.client import Chunk, Client
 from ttc.engines.openai.refusals import Access, ContextShared, CutShort
-from ttc.engines.openai.wire import (
-    Features,
-    Outcome,
-    Reader,
-    ServerUsage,
-    cut_short,
-    finish_of,
-    outcomes,
-    seed_of,
-)
+from ttc.engines.openai.wire import Features, Outcome, Reader, ServerUsage, cut_short, finish_of, outcomes, seed_of
 from ttc.engines.shared.balance import Balancer, Retry, ServerState, Transient
 from ttc.engines.shared.text import LONG_TEXT, Text
 from ttc.engines.shared.tokens import OnTokens

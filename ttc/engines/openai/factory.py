@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from ttc.engines.shared.balance import Retry
     from ttc.engines.shared.text import Text
 
-__all__ = ["openai"]
-
 OFFICIAL = "https://api.openai.com/v1"
 UNKNOWN_CONTEXT = 1 << 20
 KEY = "OPENAI_API_KEY"

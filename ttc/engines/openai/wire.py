@@ -144,7 +144,6 @@ def _penalty(factor: float, features: Features) -> Mapping[str, Any]:
 _LONGEST = 1 << 16
 """Tokens that a penalty of llama.cpp covers where the context is not known; some versions take -1 for none."""
 
-
 VERBOSE = "__verbose"
 """The field of a chunk with llama.cpp's own answer."""
 
@@ -386,10 +385,7 @@ def usage_of(usage: Mapping[str, Any]) -> ServerUsage:
         generated += hidden
         thinking = thinking or hidden
     return ServerUsage(
-        prompt=prompt,
-        generated=generated,
-        cached=_as_count(prompt_details.get("cached_tokens")),
-        thinking=thinking,
+        prompt=prompt, generated=generated, cached=_as_count(prompt_details.get("cached_tokens")), thinking=thinking
     )
 
 

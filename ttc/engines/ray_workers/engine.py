@@ -36,7 +36,6 @@ _STORE_BYTES = 256 << 20
 _SAME = 0.03
 """Actors whose log-probabilities differ by more than this on average (nats) hold different weights, in bf16 too."""
 
-
 _MAX_LOSSES = 5
 """Lost actors after which a draw is assumed to be the cause."""
 _MAX_HOMES = 1 << 16

@@ -14,17 +14,7 @@ from typing import Any
 
 from ttc import seeds
 from ttc.concurrent import gather
-from ttc.core import (
-    Capabilities,
-    Completion,
-    ExtraCompletion,
-    FinishReason,
-    Prompt,
-    Sampling,
-    Top,
-    Usage,
-    UsageSink,
-)
+from ttc.core import Capabilities, Completion, ExtraCompletion, FinishReason, Prompt, Sampling, Top, Usage, UsageSink
 from ttc.engines.sglang.wire import PendingCall, SGLangServer, draw_body, ending, score_body
 from ttc.engines.shared.text import Text
 from ttc.engines.shared.tokens import OnTokens, StreamingTokenEngine, check_start

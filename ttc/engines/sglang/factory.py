@@ -30,8 +30,6 @@ from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
 from ttc.identity.digests import BESIDE_WEIGHTS, ModelFolder, reads
 
-__all__ = ["sglang"]
-
 
 def _reads(*, model: str | None, base_url: str | None, **_: object) -> list[ModelFolder]:
     if model is None:

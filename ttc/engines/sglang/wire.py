@@ -27,7 +27,6 @@ MAX_STOPS = 32
 _NEUTRAL = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
 """Sent in every request, so that a server's own `preferred_sampling_params` cannot change the distribution."""
 
-
 GRAMMARS = "llguidance"
 """The only grammar backend of SGLang that reads the form of `ttc.core.ExtraSampling.grammar`."""
 
@@ -87,11 +86,7 @@ def draw_body(ids: Sequence[int], sampling: Sampling, key: int) -> dict[str, Jso
     }
     if sampling.temperature > 0:
         params["sampling_seed"] = key >> 1
-    body: dict[str, Json] = {
-        "input_ids": list(ids),
-        "sampling_params": params,
-        "return_logprob": sampling.logprobs,
-    }
+    body: dict[str, Json] = {"input_ids": list(ids), "sampling_params": params, "return_logprob": sampling.logprobs}
     if isinstance(sampling, ExtraSampling):
         params |= {} if sampling.grammar is None else {"ebnf": sampling.grammar}
         body |= {"top_logprobs_num": sampling.top_logprobs} if sampling.top_logprobs and sampling.logprobs else {}

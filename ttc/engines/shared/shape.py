@@ -20,7 +20,6 @@ from ttc.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 
 

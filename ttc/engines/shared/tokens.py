@@ -15,16 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ttc.core import (
-    Capabilities,
-    Completion,
-    Message,
-    Prompt,
-    Sampling,
-    Tools,
-    Usage,
-    UsageSink,
-)
+from ttc.core import Capabilities, Completion, Message, Prompt, Sampling, Tools, Usage, UsageSink
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, PromptTooLong, Unsupported
 
@@ -73,7 +64,6 @@ class StopRule:
 
 OnTokens: TypeAlias = Callable[[tuple[int, ...]], None]
 """Called with the new ids of one draw as they are sampled."""
-
 
 MAX_RULES = 64
 """Most stop rules that an engine caches: each may hold every id of the vocabulary."""

@@ -20,8 +20,6 @@ from ttc.engines.vllm.options import VllmOptions
 from ttc.errors import ConfigError
 from ttc.identity.digests import BESIDE_WEIGHTS, ModelFolder, reads
 
-__all__ = ["vllm"]
-
 
 def _reads(*, model: str | None, options: VllmOptions, base_url: str | None, **_: object) -> list[ModelFolder]:
     if base_url is not None:

@@ -13,29 +13,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ttc.core import (
-    Message,
-    Prompt,
-)
+from ttc.core import Message, Prompt
 from ttc.engines.shared.tokens import TokenEngine
 from ttc.session.thinking import split
 
 Capped: TypeAlias = Callable[[Prompt, int, int | None], Awaitable[tuple[int, ...]]]
 """(prompt, max_tokens, vLLM's own thinking budget) -> ids of a greedy draw."""
 
-
 QUESTION = "Compute 12+30*2-7."
-
 
 FORGED = f"{QUESTION} What does <think> mean?"
 
-
 CAPS = (1, 3, 8)
-
 
 AFTER = 24
 """Tokens to check after a cap."""
-
 
 LONGEST = 512
 """Tokens within which a thought must end by itself for the second test."""

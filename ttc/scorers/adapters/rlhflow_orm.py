@@ -20,10 +20,5 @@ def _render(chat: ChatTemplate, messages: Sequence[Message], steps: Sequence[str
 def rlhflow_orm() -> Adapter:
     """Describe the family."""
     return Adapter(
-        name="rlhflow_orm",
-        render=_render,
-        names=("llama3.1-8b-orm",),
-        families=("llama",),
-        kind="token",
-        outcome=True,
+        name="rlhflow_orm", render=_render, names=("llama3.1-8b-orm",), families=("llama",), kind="token", outcome=True
     )

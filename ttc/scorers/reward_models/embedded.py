@@ -62,13 +62,7 @@ def load(folder: Path, place: EmbeddedCore, *, head: bool) -> tuple[Body, dict[s
     if place.kv_bytes is not None:
         raise ConfigError(f"scorer.kv_bytes is for GPUs: on {device} a reward model holds what its live paths need")
     loader = partial(
-        load_body,
-        folder,
-        device=place.device,
-        dtype=place.dtype,
-        max_context=place.max_context,
-        head=head,
-        steps=True,
+        load_body, folder, device=place.device, dtype=place.dtype, max_context=place.max_context, head=head, steps=True
     )
     if not place.batch_invariant:
         return loader(attention=PrefixAttention)

@@ -131,11 +131,7 @@ def tally(pairs: Iterable[tuple[Verdict, Verdict]]) -> Disagreement:
 
 def summary_lines(first: str, second: str, found: Disagreement) -> list[str]:
     """Say how often `first` and `second` (versions) agree, and what became what."""
-    lines = [
-        f"first   {first or 'nothing'}",
-        f"second  {second}",
-        f"{found.count:,} rows, {found.differing:,} differ",
-    ]
+    lines = [f"first   {first or 'nothing'}", f"second  {second}", f"{found.count:,} rows, {found.differing:,} differ"]
     if found.decided:
         share, low, high = (f"{100 * value:.2f}" for value in (found.agreement, found.low, found.high))
         lines.append(f"where both decided ({found.decided:,}) they agree on {share} % (95 %: {low} to {high})")
@@ -143,11 +139,11 @@ def summary_lines(first: str, second: str, found: Disagreement) -> list[str]:
     return lines
 
 
-def wilson(successes: int, trials: int, level: float = 0.95) -> tuple[float, float]:
-    """Return the Wilson interval of a share; NaN without trials."""
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Return the Wilson interval of a share at 95 %; NaN without trials."""
     if not trials:
         return math.nan, math.nan
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    z = NormalDist().inv_cdf(0.975)
     share = successes / trials
     centre = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials * trials))

@@ -47,7 +47,6 @@ START_S = 60.0
 MIN_MEMORY_MB = 256
 _KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
-
 Rest: TypeAlias = Callable[[], float]
 
 

@@ -67,7 +67,6 @@ CLIENTS: Mapping[str, ClientProgram] = {
     "shapes": ClientProgram("request_shapes.py"),
 }
 
-
 HEAD = ("client", "versions", "what its program does", "in process", "behind messages", "behind ids")
 _FIRST = re.compile(r'(?:"""|// )(.*?): (.*)\.')
 """The first line of a program: the client, and what is done with it."""

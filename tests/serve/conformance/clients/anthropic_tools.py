@@ -42,11 +42,7 @@ def tools(client: anthropic.Anthropic) -> None:
             (block,) = [block for block in stream.get_final_message().content if block.type == "tool_use"]
         assert (block.name, block.input) == ("weather", reply.content[-1].input), block
     result = {"type": "tool_result", "tool_use_id": reply.content[-1].id, "content": "12 degrees"}
-    turns = [
-        *ASKED["messages"],
-        {"role": "assistant", "content": reply.content},
-        {"role": "user", "content": [result]},
-    ]
+    turns = [*ASKED["messages"], {"role": "assistant", "content": reply.content}, {"role": "user", "content": [result]}]
     last: Any = client.messages.create(**{**asked, "messages": turns})
     assert last.stop_reason == "end_turn" and last.content[-1].text, last
 

@@ -30,8 +30,6 @@ import torch
 from ttc.engines.embedded.core.pool import SHEET, PagePool, Segment
 from ttc.engines.shared.compute import native
 
-__all__ = ["APART", "NO_KEYS", "PagedAttention", "PrefixAttention", "is_step", "partial_attention"]
-
 _WORTH = 2 << 20
 """Bytes that reading a shared run of tokens once must save per layer to be worth a matrix product of its own."""
 

@@ -27,9 +27,6 @@ from ttc.engines.embedded.core.sampler import Penalty, Rows, SampledTokens, heat
 from ttc.engines.embedded.core.tenants import Tenants
 from ttc.engines.shared.compute import alone, free_memory
 
-__all__ = ["Batch", "BatchLimits", "Decoder", "default_kv_bytes"]
-
-
 _SUCCESSES = 16
 """Successful prefills in a row after which the chunk size is doubled again."""
 

@@ -19,8 +19,6 @@ import torch
 
 from ttc.engines.embedded.core.pool import PagePool, Segment
 
-__all__ = ["Match", "PrefixEntry", "PrefixTree"]
-
 _JOINED = 64
 """A segment up to this length is merged with its uncached predecessors by a copy, so that chains stay short."""
 

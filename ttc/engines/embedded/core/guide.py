@@ -17,8 +17,6 @@ import numpy.typing as npt
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError, Unsupported
 
-__all__ = ["Guide", "Guides"]
-
 
 class Guides:
     """Makes guides for one tokenizer."""

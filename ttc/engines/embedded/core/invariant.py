@@ -24,8 +24,6 @@ from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import PagePool, Segment
 from ttc.errors import EngineError
 
-__all__ = ["PAD_ROWS", "BlockedPrefix", "InvariantDecoder", "blocked_attention", "check"]
-
 PAD_ROWS = 16
 """The rows of every matrix product are padded to a multiple of this."""
 BLOCK = 64

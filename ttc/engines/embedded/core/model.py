@@ -32,8 +32,6 @@ from ttc.engines.shared.compute import alone, fuses_attention, native, pick_dtyp
 from ttc.engines.shared.shape import Dims, read_config, rope_tables, supported
 from ttc.errors import ConfigError, PromptTooLong
 
-__all__ = ["Attend", "Body", "LayerOps", "MakeAttend", "TorchOps", "beside_body", "load_body"]
-
 Attend: TypeAlias = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 """(layer, q (T, heads, D) scaled, k (T, kv heads, D), v (T, kv heads, D)) -> (T, heads * D)."""
 

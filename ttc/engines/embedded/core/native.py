@@ -38,25 +38,6 @@ from numba.extending import intrinsic
 from ttc.engines.embedded.core.pool import SHEET
 from ttc.engines.shared.shape import Dims
 
-__all__ = [
-    "NativeOps",
-    "array",
-    "attend",
-    "attend_together",
-    "draw",
-    "gate",
-    "join",
-    "load",
-    "lower",
-    "move",
-    "norm",
-    "serves",
-    "split_heads",
-    "store",
-    "survey",
-    "tile_table",
-]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BLOCK = 256

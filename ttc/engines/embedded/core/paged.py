@@ -27,8 +27,6 @@ from ttc.engines.embedded.core.model import Body
 from ttc.engines.embedded.core.pool import SHEET, PagePool, Segment
 from ttc.engines.shared.shape import Dims
 
-__all__ = ["PagedDecoder"]
-
 Numbers: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 _WORTH = 4096

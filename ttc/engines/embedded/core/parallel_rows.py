@@ -21,8 +21,6 @@ from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic
 
-__all__ = ["OpenMP", "ParallelRows", "openmp"]
-
 _INT, _LONG = ir.IntType(32), ir.IntType(64)
 
 

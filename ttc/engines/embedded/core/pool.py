@@ -30,8 +30,6 @@ import torch
 
 from ttc.engines.shared.shape import Dims
 
-__all__ = ["PAGE", "SHEET", "STEP_PAGE", "PagePool", "Segment", "Shelf"]
-
 Slots: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 
 SHEET = 16

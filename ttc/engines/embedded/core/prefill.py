@@ -20,8 +20,6 @@ from ttc.engines.embedded.core.pool import PAGE, Segment
 from ttc.engines.embedded.core.requests import Job
 from ttc.errors import EngineError
 
-__all__ = ["CHUNK", "Reader", "advance", "chosen", "likeliest", "memory_errors", "score"]
-
 T = TypeVar("T")
 
 CHUNK = 1024

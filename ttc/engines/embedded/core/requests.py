@@ -33,21 +33,6 @@ from ttc.errors import EngineError, Unsupported
 if TYPE_CHECKING:
     from ttc.engines.embedded.core.guide import Guide
 
-__all__ = [
-    "Failed",
-    "Finished",
-    "GenerateRequest",
-    "Job",
-    "LiveDraw",
-    "Outbox",
-    "PromptRow",
-    "Reply",
-    "Reported",
-    "StreamedTokens",
-    "deliver",
-    "num_top",
-]
-
 
 @dataclass(slots=True, eq=False)
 class GenerateRequest:

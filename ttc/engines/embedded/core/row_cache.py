@@ -17,8 +17,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 
-__all__ = ["CacheLayout", "RowCache", "RowState", "cache_argument", "empty_cache"]
-
 _PER_TOKEN = ("keys", "values", "indexer_keys")
 """What a layer of transformers' cache may hold per token."""
 

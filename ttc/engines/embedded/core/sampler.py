@@ -26,8 +26,6 @@ from ttc.seeds import uniforms
 if TYPE_CHECKING:
     from ttc.engines.embedded.core.guide import Guide
 
-__all__ = ["Penalty", "Rows", "SampledTokens", "heat", "sample"]
-
 _BLOCK = 256
 """Probabilities are summed in blocks of this many tokens first, since a long cumulative sum is slow on a CPU."""
 

@@ -40,8 +40,6 @@ from ttc.engines.embedded.core.requests import (
 )
 from ttc.errors import EngineError
 
-__all__ = ["Scheduler"]
-
 T = TypeVar("T")
 
 MakeBatch: TypeAlias = Callable[[Any, Callable[[Any], Any], BatchLimits, Callable[[LiveDraw], None]], Batch]

@@ -15,9 +15,6 @@ from weakref import WeakValueDictionary
 from ttc.core import Path
 from ttc.engines.embedded.core.cache import PrefixEntry, PrefixTree
 
-__all__ = ["Tenant", "Tenants"]
-
-
 _SWEEP = 1024
 """Requests between two sweeps for problems that were never released."""
 

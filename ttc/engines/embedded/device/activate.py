@@ -10,8 +10,6 @@ from ttc.engines.embedded.device.buffers import StepBuffers
 from ttc.engines.embedded.device.norm import row_factor
 from ttc.engines.embedded.device.shape import StepWeights
 
-__all__ = ["activate", "activate_block"]
-
 
 @triton.jit
 def activate_block(

@@ -14,8 +14,6 @@ import torch
 from ttc.engines.embedded.device.rows import FIELDS
 from ttc.engines.embedded.device.shape import StepWeights
 
-__all__ = ["BLOCK", "NUM_STATS", "WARPS", "StepBuffers"]
-
 BLOCK = 2048
 """Vocabulary entries that one program of the sampler reads."""
 WARPS = 8

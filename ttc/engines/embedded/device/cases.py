@@ -19,8 +19,6 @@ from ttc.engines.embedded.device.project import project_group
 from ttc.engines.embedded.device.shape import PAGE
 from ttc.engines.embedded.device.survey import survey_block
 
-__all__ = ["KERNELS"]
-
 Case = tuple[str, Any, dict[str, str], dict[str, Any], dict[str, int]]
 
 

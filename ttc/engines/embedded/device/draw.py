@@ -35,8 +35,6 @@ from ttc.engines.embedded.device.shape import StepWeights
 from ttc.engines.embedded.device.survey import allowed, lowered
 from ttc.engines.embedded.device.uniform import uniform_of
 
-__all__ = ["draw", "draw_row"]
-
 PIVOTS = 8
 """Weights tested per pass of the search: three bits of the threshold."""
 

@@ -14,8 +14,6 @@ from ttc.engines.embedded.device.buffers import StepBuffers
 from ttc.engines.embedded.device.rows import FIELDS, SLOT
 from ttc.engines.embedded.device.shape import PAGE, StepWeights
 
-__all__ = ["embed", "embed_row"]
-
 
 @triton.jit
 def embed_row(

@@ -19,8 +19,6 @@ import torch
 from ttc.engines.embedded.device.runtime import CudaRuntime, Replayable
 from ttc.errors import EngineError
 
-__all__ = ["Capturable", "GraphTable"]
-
 _TOLERANCE = 0.05
 """Relative to the largest number: inside a capture a library may choose another kernel, which rounds differently."""
 

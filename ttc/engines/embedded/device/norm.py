@@ -13,8 +13,6 @@ import torch
 import triton
 import triton.language as tl
 
-__all__ = ["Place", "norm", "norm_row", "row_factor"]
-
 Place = Literal["plain", "before", "behind"]
 """plain: out = norm(x). before: x += y, out = norm(x). behind: x += norm(y)."""
 PLACES: dict[Place, int] = {"plain": 0, "before": 1, "behind": 2}

@@ -11,8 +11,6 @@ from ttc.engines.embedded.device import activate, draw, embed, norm, project, su
 from ttc.engines.embedded.device.buffers import StepBuffers
 from ttc.engines.embedded.device.shape import StepLayer, StepWeights
 
-__all__ = ["KERNEL_OPS", "StepOps"]
-
 
 class Whole(Protocol):
     """A kernel over all rows of the buffers."""

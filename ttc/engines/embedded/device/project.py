@@ -15,8 +15,6 @@ from ttc.engines.embedded.device.buffers import StepBuffers
 from ttc.engines.embedded.device.norm import row_factor
 from ttc.engines.embedded.device.shape import PAGE, StepLayer, StepWeights
 
-__all__ = ["project", "project_group"]
-
 
 @triton.jit
 def _halves(source, bias, at, inside, factor, HALF: tl.constexpr, BIAS: tl.constexpr):

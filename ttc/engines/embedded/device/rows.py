@@ -16,8 +16,6 @@ import numpy.typing as npt
 from ttc.engines.embedded.device.shape import PAGE
 from ttc.errors import ConfigError
 
-__all__ = ["FIELDS", "NUM_STOPS", "RowStart", "write"]
-
 TICKET, TOKEN, POSITION, FIRST, LIMIT, INVERSE, TOP_P, TOP_K, MIN_P, PENALTY, KEY, WANTS, MASK, SLOT, STOPS = (
     *(0, 1, 2, 3, 4, 5, 6, 7, 8, 9),
     *(10, 12, 13, 14, 15),

@@ -12,8 +12,6 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["CudaRuntime", "Mark", "Replayable"]
-
 
 class Replayable(Protocol):
     """A captured graph."""

@@ -15,8 +15,6 @@ import torch
 from ttc.engines.shared.shape import QKV, Dims, rope_tables
 from ttc.errors import ConfigError
 
-__all__ = ["PAGE", "StepLayer", "StepWeights", "Style", "fold", "refold", "text_names"]
-
 PAGE = 16
 """Tokens per page of keys and values."""
 

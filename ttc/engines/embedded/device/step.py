@@ -32,8 +32,6 @@ from ttc.engines.embedded.device.runtime import CudaRuntime, Mark
 from ttc.engines.embedded.device.shape import StepWeights
 from ttc.errors import EngineError
 
-__all__ = ["BUCKETS", "DeviceStep", "Look", "RowTokens", "StepAttention", "run_step"]
-
 BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256)
 
 

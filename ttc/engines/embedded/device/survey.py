@@ -16,8 +16,6 @@ from ttc.engines.embedded.device.buffers import NUM_STATS, WARPS, StepBuffers
 from ttc.engines.embedded.device.rows import INVERSE, MASK, PENALTY, WANTS
 from ttc.engines.embedded.device.shape import StepWeights
 
-__all__ = ["allowed", "lowered", "survey", "survey_block"]
-
 
 @triton.jit
 def allowed(masks, slot, column, inside, words):

@@ -6,8 +6,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["uniform_of"]
-
 
 @triton.jit
 def _mix(value):

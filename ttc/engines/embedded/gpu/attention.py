@@ -27,8 +27,6 @@ from ttc.engines.embedded.kernels.prefill import paged_prefill
 from ttc.engines.embedded.kernels.ragged import PagedSequence, plan_prefill
 from ttc.engines.shared.shape import Dims
 
-__all__ = ["KERNELS", "AttentionKernels", "PagedPrefill", "PlannedAttention"]
-
 
 @dataclass(frozen=True, slots=True)
 class AttentionKernels:

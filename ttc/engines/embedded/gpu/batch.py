@@ -17,8 +17,6 @@ from ttc.engines.embedded.gpu.body import DeviceBody
 from ttc.engines.embedded.gpu.decoder import DeviceDecoder
 from ttc.errors import EngineError
 
-__all__ = ["DeviceBatch"]
-
 
 class DeviceBatch(Batch):
     """A `Batch` over a `DeviceBody` and a `DeviceDecoder`."""

@@ -24,8 +24,6 @@ from ttc.engines.embedded.gpu.attention import KERNELS, AttentionKernels, PagedP
 from ttc.engines.embedded.gpu.pool import DevicePool
 from ttc.errors import ConfigError
 
-__all__ = ["DeviceBody"]
-
 
 class DeviceBody(Body):
     """A `Body` over `StepWeights`; its kernels process items of any length together.

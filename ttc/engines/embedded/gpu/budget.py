@@ -20,8 +20,6 @@ from ttc.engines.shared.folder import weight_files
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
-__all__ = ["ENGINE", "REWARD_MODEL", "DeviceBudget", "Owner", "budget", "scratch_bytes", "stored_numbers"]
-
 _GIB = 1 << 30
 _PREFILL = 2048  # tokens of a batch, as `Body.extend` cuts them
 _FIXED = 512 << 20  # libraries' workspaces and the context of CUDA

@@ -24,8 +24,6 @@ from ttc.engines.embedded.gpu.attention import PlannedAttention
 from ttc.engines.embedded.gpu.body import DeviceBody
 from ttc.engines.embedded.kernels.plan import PagedNode
 
-__all__ = ["DeviceDecoder"]
-
 _AHEAD = 4
 """Tokens of a block."""
 _ROOM = 64

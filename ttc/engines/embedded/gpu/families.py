@@ -14,8 +14,6 @@ from typing import Any
 from ttc.engines.embedded.device.shape import Style
 from ttc.engines.shared.shape import QKV, Dims, positions, supported, window_of
 
-__all__ = ["DeviceFamily", "architecture"]
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceFamily:

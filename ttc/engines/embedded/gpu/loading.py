@@ -23,8 +23,6 @@ from ttc.engines.shared.compute import alone, pick_dtype
 from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 
-__all__ = ["reward_body", "start"]
-
 
 def start(
     folder: Path,

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from ttc.engines.embedded.core.pool import PAGE, PagePool, Segment, Shelf
 from ttc.engines.shared.shape import Dims
 
-__all__ = ["DevicePool", "DeviceShelf", "Send", "page_bytes"]
-
 Send: TypeAlias = Callable[[NDArray[Any]], torch.Tensor]
 """Copies numbers from the host to the device without waiting."""
 

@@ -28,8 +28,6 @@ from ttc.engines.embedded.kernels.plan import ITEM_FIELDS, PAGE, TILES, ForestPl
 from ttc.engines.embedded.kernels.tensors import check_attention
 from ttc.errors import ConfigError
 
-__all__ = ["ForestScratch", "decode_kernel", "forest_attention", "merge_kernel"]
-
 _NARROW = TILES[0]
 _PARTIALS = 16  # partials that the merge holds at a time
 

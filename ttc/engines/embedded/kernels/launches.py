@@ -17,11 +17,6 @@ import torch
 
 from ttc.errors import ConfigError
 
-__all__ = [
-    "KernelLaunch", "forest_launch", "forest_options", "padded", "prefill_launch", "prefill_options", "scores_scale",
-    "widest_tile",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class KernelLaunch:

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from ttc.engines.embedded.kernels.language import tl, triton
 
-__all__ = ["attend_run", "closed"]
-
 
 @triton.jit
 def _product(a, b, out, EMULATED: tl.constexpr):

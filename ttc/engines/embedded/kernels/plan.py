@@ -27,12 +27,6 @@ from numpy.typing import NDArray
 
 from ttc.errors import ConfigError, EngineError
 
-__all__ = [
-    "ITEM_FIELDS", "MIN_KEYS", "PAGE", "TILES",
-    "ForestPlan", "ForestSchedule", "PagedNode", "PlanCapacity",
-    "bytes_read", "choose_tile", "keys_read", "plan_forest",
-]  # fmt: skip
-
 PAGE = 16
 """Keys per page."""
 MIN_KEYS = 128

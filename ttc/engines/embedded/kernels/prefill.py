@@ -22,8 +22,6 @@ from ttc.engines.embedded.kernels.ragged import RUN_FIELDS, TILE_FIELDS, Prefill
 from ttc.engines.embedded.kernels.tensors import check_attention
 from ttc.errors import ConfigError
 
-__all__ = ["paged_prefill", "prefill_kernel"]
-
 
 @triton.jit(do_not_specialize=["window"])
 def prefill_kernel(

@@ -19,8 +19,6 @@ import torch
 from ttc.engines.embedded.kernels.plan import PAGE, Ints, PagedNode
 from ttc.errors import ConfigError
 
-__all__ = ["RUN_FIELDS", "TILE_FIELDS", "PagedSequence", "PrefillTable", "plan_prefill"]
-
 RUN_FIELDS = 3
 """Fields of a run: offset into `pages`, keys, position of the first."""
 TILE_FIELDS = 6

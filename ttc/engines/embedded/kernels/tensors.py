@@ -7,8 +7,6 @@ import torch
 from ttc.engines.embedded.kernels.plan import PAGE
 from ttc.errors import ConfigError
 
-__all__ = ["HEAD_DIMS", "check_attention"]
-
 HEAD_DIMS = (32, 64, 96, 128, 256)
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
