@@ -165,7 +165,10 @@ class ModelSpec:
     def tokens_for(self, money: int, read: int) -> int | None:
         """How many tokens `money` pays for, of which `read` are those of a prompt; None if all others are free."""
         dearest = max(self.price_in or 0, self.price_out or 0) * NANO / 1_000_000
-        return None if not dearest else read + round(max(money - self.price(read, 0), 0) / dearest)
+        if not dearest:
+            return None
+        rest = round(max(money - self.price(read, 0), 0) / dearest)
+        return read + max(rest - (self.most_price(read, rest) > money), 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ class RequestPlan:
     ranks: bool = False
     """Whether its strategy cannot do without the scorer."""
     prepaid: int | None = None
-    """Tokens that a key has reserved for one choice beyond its budget: for prompts, and text that is not sampled."""
+    """Tokens that a key has reserved for one choice beyond its budget and its prompt."""
     adjusted: Mapping[str, Any] = field(default_factory=dict)
     """Values used instead of requested ones, by field: the preset's, or what a quota or a fallback's context leaves."""
 
@@ -105,6 +105,11 @@ class RequestPlan:
         whole = (self.budget.tokens or 0) * self.request.num_replies
         read = num_questions * (self.num_prompt + min(num_shown * longest, whole) + QUESTION)
         return self.num_prompt + read + min(drawn + max(drawn, self._scoring(drawn)) + num_questions * longest, whole)
+
+    @property
+    def least_tokens(self) -> int:
+        """Its prompt, and a token for each choice, or for each draw where an upstream server makes all at once."""
+        return self.num_prompt + (self.sequences if self.request.forward else self.request.num_replies)
 
     def _scoring(self, drawn: int) -> int:
         """Most tokens that its scorer takes for so many tokens of its draws, and for its prompt, once."""
@@ -143,6 +148,12 @@ class RequestPlan:
         text = json.dumps(self.request.forward, ensure_ascii=False) if self.request.forward else self.prompts[0].text
         return self.sequences * (len(text) // CHARS_OF_TOKEN)
 
+    def prepaid_for(self, index: int) -> int | None:
+        """Tokens that choice `index` may take beside its budget: for prompts, and for text that nobody samples."""
+        ids = self.prompts[index // self.request.num_choices].token_ids
+        own = self.num_prompt // self.request.num_replies if ids is None else len(ids)
+        return None if self.prepaid is None else self.prepaid + own
+
     def within(self, tokens: int | None) -> RequestPlan:
         """The same plan limited to so many tokens, its prompt included; None changes nothing."""
         if tokens is None:
@@ -154,7 +165,7 @@ class RequestPlan:
         plan = replace(
             self,
             budget=Budget(tokens=budget),
-            prepaid=self.num_prompt // self.request.num_replies + each - budget,
+            prepaid=each - budget,
             sampling=replace(self.sampling, max_tokens=held),
         )
         asked = self.request.sampling.max_tokens

@@ -121,7 +121,7 @@ async def _choice(
         session.close()
         charge(session.usage)
     if not session.usage.calls and answer.stop_cause == "budget":
-        raise _unpaid(plan)
+        raise _unpaid(plan, plan.prepaid_for(index))
     answer = replace(answer, usage=session.usage + reading, trace=session.trace)
     board.finish(answer)
     choice, pieces = _close(plan, index, session, own, answer)
@@ -182,20 +182,20 @@ def _session(
         start=prompt,
         fixed=request.raw or request.prefill is not None or (request.form is not None and request.form.held),
         max_ids=plan.max_ids,
-        prepaid=plan.prepaid,
+        prepaid=plan.prepaid_for(index),
         logprobs=request.logprobs or not plan.direct,
         listen=board.take,
     )
 
 
-def _unpaid(plan: RequestPlan) -> ApiError:
+def _unpaid(plan: RequestPlan, prepaid: int | None) -> ApiError:
     """The refusal of a budget that ended before anything was drawn: the request's own, or what its key has left."""
     limit, asked = plan.budget.tokens or 0, plan.request.search.max_total_tokens
     why = f"not pay for one draw of strategy {plan.strategy}"
-    if plan.prepaid is None or (asked is not None and limit >= asked // plan.request.num_replies):
+    if prepaid is None or (asked is not None and limit >= asked // plan.request.num_replies):
         text = f"ttc.max_total_tokens = {limit} does {why}: raise it"
         return ApiError(400, "budget_exceeded", text, param="ttc.max_total_tokens")
-    left, per_minute = limit + plan.prepaid, plan.key.limits.tokens_per_minute
+    left, per_minute = limit + prepaid, plan.key.limits.tokens_per_minute
     text = (
         f"the {left} tokens that the key {plan.key.name} has left do {why}, whose prompt is longer than the request's"
     )
