@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from serve.dialects.sse import Count, named
+from serve.dialects.sse import ApiDialect, Count, named
 from serve.requests.body import FIRST_FAULT, OpenBody, RequestBody, with_reason
 from serve.requests.errors import TYPES, ApiError, agreed, invalid, missing
 from serve.requests.fields import (
@@ -529,3 +529,29 @@ class MessagesEncoder:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return named(kind, {"type": kind, **fields})
+
+
+MESSAGES = ApiDialect(
+    "/v1/messages",
+    MessagesRequest,
+    parse,
+    reply,
+    MessagesEncoder,
+    MessagesReply,
+    refusal,
+    MessagesError,
+    STATUSES,
+    PING,
+)
+COUNT = ApiDialect(
+    "/v1/messages/count_tokens",
+    MessagesCount,
+    parse_prompt,
+    count_reply,
+    MessagesEncoder,
+    TokenCountReply,
+    refusal,
+    MessagesError,
+    STATUSES,
+    counts=True,
+)

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from serve.dialects.sse import Count, completion_details, named
+from serve.dialects.sse import ApiDialect, Count, completion_details, named
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, read, with_reason
 from serve.requests.errors import ApiError, agreed, invalid, missing
 from serve.requests.fields import (
@@ -550,3 +550,6 @@ class ResponsesEncoder:
         response = _response(self._body, self._started, "failed")
         detail = {"code": error.code, "message": error.message}
         return self._event("response.failed", response={**response, "output": self._output, "error": detail})
+
+
+RESPONSES = ApiDialect("/v1/responses", ResponsesRequest, parse, reply, ResponsesEncoder, ResponsesReply, refusal)

@@ -1,16 +1,17 @@
-"""Server-sent events: data lines, comments, the end; and the chunks of OpenAI's dialects with choices."""
+"""What dialects share: what each provides, server-sent events, and the chunks of OpenAI's dialects with choices."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol
 
 from annotated_types import Ge
 from pydantic import BaseModel
 
-from serve.requests.errors import ApiError
-from serve.requests.fields import ChoiceFields, stream_options
+from serve.requests.errors import ApiError, ErrorReply
+from serve.requests.fields import ChoiceFields, ServeRequest, stream_options
 from serve.running import events
 
 DONE = b"data: [DONE]\n\n"
@@ -55,6 +56,39 @@ def _text(value: Any) -> bytes:
         for mark in _BREAKS:
             text = text.replace(mark, f"\\u{ord(mark):04x}")
     return text.encode("utf-8", "replace")
+
+
+class Encoder(Protocol):
+    """Turns the events of one stream into bytes."""
+
+    def encode(self, event: events.ServeEvent) -> bytes:
+        """The bytes of one event; may be empty."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDialect:
+    """What a dialect's module provides: models of request, reply and error, and how one becomes the other.
+
+    `statuses` are those it has another number for than OpenAI, `heartbeat` fills silence. One that `counts` samples
+    nothing: its `reply` is given the length of the prompt in tokens, and it has no stream.
+    """
+
+    path: str
+    request: type[Any]
+    parse: Callable[[Any], ServeRequest]
+    reply: Callable[[Any, Any], Any]
+    encoder: Callable[[Any], Encoder]
+    result: type[BaseModel]
+    refuse: Callable[[ApiError], Any] = ApiError.to_json
+    refusal: type[BaseModel] = ErrorReply
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    heartbeat: bytes = HEARTBEAT
+    counts: bool = False
+
+    def status(self, usual: int) -> int:
+        """The dialect's own number for a status."""
+        return self.statuses.get(usual, usual)
 
 
 Count = Annotated[int, Ge(0)]

@@ -11,18 +11,16 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pydantic import BaseModel, Field, create_model
 
-from serve.dialects.sse import HEARTBEAT
+from serve.dialects.sse import HEARTBEAT, ApiDialect
 from serve.operator.config import ServeLimits
 from serve.requests.body import parse_json, read
 from serve.requests.errors import ApiError, json_bytes
-from serve.requests.fields import ServeRequest
 from serve.running.active import ActiveRequest
-from serve.running.events import Done, Finish, RequestFailed, ServeEvent, Started, WholeReply
+from serve.running.events import Done, Finish, RequestFailed, Started, WholeReply
 from serve.running.service import InferenceService
 from ttc.config.recipes import dump
 
@@ -203,54 +201,6 @@ async def _send_body(send: Send, chunks: bytes, more: bool, stall_s: float) -> N
 
 
 TRACE = (b"traceparent", b"tracestate")
-
-
-class ErrorDetail(BaseModel):
-    """What went wrong; `param` is the field at fault."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-class ErrorReply(BaseModel):
-    """OpenAI's error object."""
-
-    error: ErrorDetail
-
-
-class Encoder(Protocol):
-    """Turns the events of one stream into bytes."""
-
-    def encode(self, event: ServeEvent) -> bytes:
-        """The bytes of one event; may be empty."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ApiDialect:
-    """What a dialect's module provides: models of request, reply and error, and how one becomes the other.
-
-    `statuses` are those it has another number for than OpenAI, `heartbeat` fills silence. One that `counts` samples
-    nothing: its `reply` is given the length of the prompt in tokens, and it has no stream.
-    """
-
-    path: str
-    request: type[Any]
-    parse: Callable[[Any], ServeRequest]
-    reply: Callable[[Any, Any], Any]
-    encoder: Callable[[Any], Encoder]
-    result: type[BaseModel]
-    refuse: Callable[[ApiError], Any] = ApiError.to_json
-    refusal: type[BaseModel] = ErrorReply
-    statuses: Mapping[int, int] = field(default_factory=dict)
-    heartbeat: bytes = HEARTBEAT
-    counts: bool = False
-
-    def status(self, usual: int) -> int:
-        """The dialect's own number for a status."""
-        return self.statuses.get(usual, usual)
 
 
 _REFUSALS: Mapping[int, str] = {

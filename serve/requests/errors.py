@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from ttc.errors import (
     BudgetExceeded,
     ConfigError,
@@ -146,3 +148,18 @@ def from_error(error: BaseException) -> ApiError:
     if isinstance(error, PluginError):
         return ApiError(500, "plugin_error", "a strategy, policy or scorer of this server failed; its log says more")
     return ApiError(500, "internal_error", "an error of the server itself; its log says more")
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong; `param` is the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorReply(BaseModel):
+    """OpenAI's error object."""
+
+    error: ErrorDetail
