@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol
 from annotated_types import Ge
 from pydantic import BaseModel
 
+from serve.dialects.items import ResponseStore
 from serve.requests.errors import ApiError, ErrorReply
 from serve.requests.fields import ChoiceFields, ServeRequest, stream_options
 from serve.running import events
@@ -71,7 +72,8 @@ class ApiDialect:
     """What a dialect's module provides: models of request, reply and error, and how one becomes the other.
 
     `statuses` are those it has another number for than OpenAI, `heartbeat` fills silence. One that `counts` samples
-    nothing: its `reply` is given the length of the prompt in tokens, and it has no stream.
+    nothing: its `reply` is given the length of the prompt in tokens, and it has no stream. `begin` tells a body what is
+    stored for its key, before it is parsed.
     """
 
     path: str
@@ -85,6 +87,7 @@ class ApiDialect:
     statuses: Mapping[int, int] = field(default_factory=dict)
     heartbeat: bytes = HEARTBEAT
     counts: bool = False
+    begin: Callable[[Any, ResponseStore, str], None] = lambda body, store, owner: None
 
     def status(self, usual: int) -> int:
         """The dialect's own number for a status."""

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pydantic import BaseModel, Field, create_model
 
+from serve.dialects.items import ResponseStore
 from serve.dialects.sse import HEARTBEAT, ApiDialect
 from serve.operator.config import ServeLimits
 from serve.requests.body import parse_json, read
@@ -230,11 +231,12 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
         make: Callable[..., Response] = CountResponse if dialect.counts else JobResponse
 
         def post(body: Any) -> Response:
-            return make(service, dialect, body)
+            return make(service, store, dialect, body)
 
         post.__annotations__ = {"body": model}
         return post
 
+    store = ResponseStore(service.config.limits.stored_bytes)
     names, default, search, route = (
         service.catalogue.names(),
         service.catalogue.default,
@@ -276,6 +278,7 @@ def _body_route(limits: ServeLimits, ignore: Sequence[str]) -> type[APIRoute]:
                 def reply() -> Response:
                     body = read(model, unheard(parse_json(raw), ignore, request.scope[NOTES]))
                     response: Response = self.endpoint(body)
+                    cast(_JobReply, response).begin(request.scope[KEY].name)
                     return response
 
                 return await asyncio.to_thread(reply) if len(raw) > LONG_BODY else reply()
@@ -298,9 +301,13 @@ class _JobReply:
 
     background: Any = None
 
-    def __init__(self, service: InferenceService, dialect: ApiDialect, body: Any) -> None:
-        self._service, self._dialect, self._body = service, dialect, body
-        self._request, self._encoder = dialect.parse(body), dialect.encoder(body)
+    def __init__(self, service: InferenceService, store: ResponseStore, dialect: ApiDialect, body: Any) -> None:
+        self._service, self._store, self._dialect, self._body = service, store, dialect, body
+
+    def begin(self, owner: str) -> None:
+        """Translate the body for the key of this name."""
+        self._dialect.begin(self._body, self._store, owner)
+        self._request, self._encoder = self._dialect.parse(self._body), self._dialect.encoder(self._body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientGone):
