@@ -108,8 +108,9 @@ class RequestPlan:
 
     @property
     def least_tokens(self) -> int:
-        """Its prompt, and a token for each choice, or for each draw where an upstream server makes all at once."""
-        return self.num_prompt + (self.sequences if self.request.forward else self.request.num_replies)
+        """Its prompt, and what each choice needs, or each draw where an upstream server makes all at once."""
+        num_answers = self.sequences if self.request.forward else self.request.num_replies
+        return self.num_prompt + num_answers * (self.settled.control.min_tokens + 1)
 
     def _scoring(self, drawn: int) -> int:
         """Most tokens that its scorer takes for so many tokens of its draws, and for its prompt, once."""
@@ -318,7 +319,7 @@ def _scorer(
             raise invalid("ttc.scorer", f"ttc.scorer: model {model.name} has no scorer {name!r} (known: {names})")
         return model.scorers[name]
     if needs:
-        why = f"strategy {strategy} needs a scorer, and model {model.name} has none here (ttc serve --scorer NAME)"
+        why = f"strategy {strategy} needs a scorer, and model {model.name} has none here: ask for another strategy"
         raise invalid("ttc.strategy", why)
     return None
 
