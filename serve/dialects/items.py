@@ -19,6 +19,8 @@ from serve.requests.fields import text_of
 from serve.requests.tools import call_of
 from ttc.core import Message, ToolCall, ToolMessage
 
+ITEM_BYTES = 1536
+"""What an item takes in memory besides its text."""
 WHOLE_INPUT = "send the whole conversation as input"
 STATELESS = f"this server keeps nothing between requests (its operator can set limits.stored_bytes): {WHOLE_INPUT}"
 
@@ -132,7 +134,7 @@ class ResponseStore:
 
     def keep(self, owner: str, name: str, before: StoredResponse, own: Sequence[InputItem]) -> None:
         """Store a response that adds `own` items to the conversation `before`, and forget the oldest for it."""
-        num_bytes = before.num_bytes + sum(len(item.model_dump_json(exclude_none=True)) for item in own)
+        num_bytes = before.num_bytes + sum(ITEM_BYTES + len(item.model_dump_json(exclude_none=True)) for item in own)
         if num_bytes > self.max_bytes:
             return
         stored = StoredResponse((*before.items, *own), num_bytes)

@@ -219,7 +219,7 @@ def test_what_is_stored_belongs_to_its_key_and_can_be_left_out() -> None:
 
 
 def test_the_oldest_response_is_forgotten_for_newer_ones_and_items_with_the_last_that_holds_them() -> None:
-    with for_two(stored_bytes=1200) as ask:
+    with for_two(stored_bytes=15_000) as ask:
         first = ask(asked("x" * 50))
         second = ask(asked("y" * 50, previous_response_id=first["id"]))
         reference = {"type": "item_reference", "id": first["output"][-1]["id"]}
