@@ -39,7 +39,18 @@ from serve.requests.fields import (
 )
 from serve.requests.thinking import ReasoningOptions
 from serve.requests.tools import AnswerForm, forward_of, function_tool, read_choice, read_tools
-from serve.running import events
+from serve.running.events import (
+    AnswerDelta,
+    Done,
+    Finish,
+    RequestFailed,
+    SearchProgress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenCounts,
+    WholeReply,
+)
 from ttc.core import Message, Sampling, ToolMessage
 
 MAX_METADATA = 16
@@ -228,7 +239,7 @@ def refusal(error: ApiError) -> dict[str, Any]:
     return {"error": detail}
 
 
-def reply(body: ResponsesRequest, outcome: events.WholeReply) -> dict[str, Any]:
+def reply(body: ResponsesRequest, outcome: WholeReply) -> dict[str, Any]:
     """The response object of a request that is not streamed."""
     finish = outcome.choices[0]
     items = _Items(body, outcome.started.id)
@@ -261,7 +272,7 @@ class _Items:
             "status": "in_progress" if text is None else "completed",
         }
 
-    def message(self, finish: events.Finish | None) -> dict[str, Any]:
+    def message(self, finish: Finish | None) -> dict[str, Any]:
         """The message; None: one that begins."""
         return {
             "id": self.message_id,
@@ -292,11 +303,11 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 """What OpenAI calls an end that is none."""
 
 
-def _status(finish: events.Finish) -> str:
+def _status(finish: Finish) -> str:
     return "incomplete" if finish.reason in _INCOMPLETE else "completed"
 
 
-def _response(body: ResponsesRequest, started: events.Started, status: str) -> dict[str, Any]:
+def _response(body: ResponsesRequest, started: Started, status: str) -> dict[str, Any]:
     """A response without output, with what the client asked for."""
     default, reasoning = Sampling(), body.reasoning or ReasoningOptions()
     return {
@@ -339,9 +350,9 @@ def _format(body: ResponsesRequest) -> dict[str, Any]:
 
 def _final(
     body: ResponsesRequest,
-    started: events.Started,
-    finish: events.Finish,
-    done: events.Done,
+    started: Started,
+    finish: Finish,
+    done: Done,
     output: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The response once it is complete."""
@@ -362,7 +373,7 @@ def _kept(body: ResponsesRequest, response: dict[str, Any]) -> dict[str, Any]:
     return response
 
 
-def _usage(counts: events.TokenCounts) -> dict[str, Any]:
+def _usage(counts: TokenCounts) -> dict[str, Any]:
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {
@@ -382,29 +393,29 @@ class ResponsesEncoder:
     def __init__(self, body: ResponsesRequest) -> None:
         """`body` is the request."""
         self._body, self._number = body, 0
-        self._started = events.Started("", "", 0)
+        self._started = Started("", "", 0)
         self._items = _Items(body, "")
         self._output: list[dict[str, Any]] = []
         self._thinking: list[str] | None = None
         self._answering = False
-        self._finish: events.Finish | None = None
+        self._finish: Finish | None = None
 
-    def encode(self, event: events.ServeEvent) -> bytes:
+    def encode(self, event: ServeEvent) -> bytes:
         """The events of one event; may be empty."""
         match event:
-            case events.Started():
+            case Started():
                 frames = self._begin(event)
-            case events.ThinkingDelta():
+            case ThinkingDelta():
                 frames = self._think(event.text)
-            case events.AnswerDelta():
+            case AnswerDelta():
                 frames = [*self._answer(), self._text("response.output_text.delta", delta=event.text, logprobs=[])]
-            case events.SearchProgress():
+            case SearchProgress():
                 frames = [self._event("ttc.progress", ttc=event.data)]
-            case events.Finish():
+            case Finish():
                 frames = self._end(event)
-            case events.Done():
+            case Done():
                 frames = self._done(event)
-            case events.RequestFailed():
+            case RequestFailed():
                 frames = [self._failed(event.error)]
         return b"".join(frames)
 
@@ -412,7 +423,7 @@ class ResponsesEncoder:
         number, self._number = self._number, self._number + 1
         return named(kind, {"type": kind, "sequence_number": number, **fields})
 
-    def _begin(self, event: events.Started) -> list[bytes]:
+    def _begin(self, event: Started) -> list[bytes]:
         self._started, self._items = event, _Items(self._body, event.id)
         response = _response(self._body, event, "in_progress")
         return [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
@@ -472,7 +483,7 @@ class ResponsesEncoder:
             self._text("response.content_part.added", part=text_part("")),
         ]
 
-    def _end(self, finish: events.Finish) -> list[bytes]:
+    def _end(self, finish: Finish) -> list[bytes]:
         self._finish = finish
         ended = self._close_thought()
         if finish.answer or not finish.tool_calls:
@@ -501,7 +512,7 @@ class ResponsesEncoder:
         self._output.append(item)
         return frames
 
-    def _done(self, event: events.Done) -> list[bytes]:
+    def _done(self, event: Done) -> list[bytes]:
         if self._finish is None:
             return []
         response = _kept(self._body, _final(self._body, self._started, self._finish, event, self._output))
