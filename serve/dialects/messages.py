@@ -554,15 +554,12 @@ MESSAGES = ApiDialect(
     STATUSES,
     PING,
 )
-COUNT = ApiDialect(
-    "/v1/messages/count_tokens",
-    MessagesCount,
-    parse_prompt,
-    count_reply,
-    MessagesEncoder,
-    TokenCountReply,
-    refusal,
-    MessagesError,
-    STATUSES,
+COUNT = replace(
+    MESSAGES,
+    path="/v1/messages/count_tokens",
+    request=MessagesCount,
+    parse=parse_prompt,
+    reply=count_reply,
+    result=TokenCountReply,
     counts=True,
 )

@@ -51,8 +51,8 @@ QUESTION = 200
 class RequestPlan:
     """A request bound to a model, a strategy and limits.
 
-    `sequences` is how many draws it may make, `at_once` how many of them may run together; `adds_text` says that its
-    replies have text that no draw sampled.
+    `sequences` is how many draws it may make, `at_once` how many of them may run together; `added` is most characters
+    that its strategy adds to its replies, None if it adds none.
     """
 
     request: ServeRequest
@@ -71,7 +71,7 @@ class RequestPlan:
     prompts: tuple[Prompt, ...]
     sequences: int
     at_once: int
-    adds_text: bool
+    added: int | None
     questions: tuple[int, int] = (0, 0)
     """Most that its strategy asks by itself, and how many of its texts each shows."""
     scorer: object | None = None
@@ -90,13 +90,14 @@ class RequestPlan:
     @property
     def max_ids(self) -> int | None:
         """Most tokens of a draw, what thinking control puts in included; None where its strategy adds text."""
-        return None if self.adds_text else self.sampling.max_tokens
+        return self.sampling.max_tokens if self.added is None else None
 
     @property
     def most_tokens(self) -> int:
         """Most tokens it may spend: its prompt, its draws and as many again or their scoring; or its budget.
 
-        Questions of the strategy's own are draws, too, each with a prompt that is read beside the budget.
+        Questions of the strategy's own are draws, too, each with a prompt that is read beside the budget, as is the
+        text that it adds.
         """
         longest, drawn = self.sampling.max_tokens, self.sequences * self.sampling.max_tokens
         if self.direct:
@@ -104,6 +105,7 @@ class RequestPlan:
         num_questions, num_shown = self.questions
         whole = (self.budget.tokens or 0) * self.request.num_replies
         read = num_questions * (self.num_prompt + min(num_shown * longest, whole) + QUESTION)
+        read += (self.added or 0) * self.request.num_replies // CHARS_OF_TOKEN
         return self.num_prompt + read + min(drawn + max(drawn, self._scoring(drawn)) + num_questions * longest, whole)
 
     @property
@@ -264,7 +266,7 @@ async def make_plan(
         prompts=prompts,
         sequences=width * request.num_replies,
         at_once=offer.at_once(arguments) * request.num_replies,
-        adds_text=offer.drawing.adds_text,
+        added=offer.drawing.added(offer.function, arguments),
         questions=offer.questions(arguments, request.num_replies),
         scorer=scorer,
         ranks=offer.needs_scorer,

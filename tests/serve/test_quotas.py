@@ -758,3 +758,15 @@ def test_a_path_of_a_tree_whose_hand_over_fills_its_last_token_is_scored_once() 
         reply = server.ask(chat(max_tokens=90, thinking_budget=80, ttc={"strategy": "tree", "n": 4})).json()
     assert reply["usage"]["completion_tokens"] == 4 * 90
     assert scorer.num_scored == 4
+
+
+def test_results_of_tools_are_reserved_so_that_a_key_with_enough_tokens_hears_what_one_without_limits_does() -> None:
+    body = chat(max_tokens=90, seed=3, ttc={"strategy": "tools", "n": 3})
+    keys = [
+        key_from_secret("rich", SECRET, KeyLimits(tokens_per_minute=50_000)),
+        key_from_secret("free", f"{SECRET}-2"),
+    ]
+    with running(served(ScriptedEngine(rambles, thinking=True)), keys=keys) as server:
+        rich, free = (server.ask(body, authorization=f"Bearer {secret}").json() for secret in (SECRET, f"{SECRET}-2"))
+    assert rich["ttc"]["stop_cause"] == free["ttc"]["stop_cause"] == "done"
+    assert rich["usage"]["total_tokens"] == free["usage"]["total_tokens"]

@@ -23,7 +23,7 @@ from ttc.session.growing import Draw, check_pieces
 from ttc.session.session import Session
 
 
-@drawing(adds_text=True)
+@drawing(adds=lambda n, max_calls, max_result: n * max_calls * max_result)
 async def tools(
     problem: Problem,
     session: Session,
