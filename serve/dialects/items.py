@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from serve.requests.body import FIRST_FAULT, RequestBody, read, shown, with_reason
-from serve.requests.errors import invalid, missing, unsupported
+from serve.requests.errors import ApiError, invalid, missing, unsupported
 from serve.requests.fields import text_of
 from serve.requests.tools import call_of
 from ttc.core import Message, ToolCall, ToolMessage
@@ -121,11 +121,12 @@ class ResponseStore:
 
     def item(self, owner: str, name: str, where: str) -> InputItem:
         """An item of a stored response; raises ApiError where there is none."""
-        if (owner, name) not in self._items:
+        entry = self._items.get((owner, name))
+        if entry is None:
             raise self._gone(f"{where}.id", "item", name)
-        return self._items[owner, name][0]
+        return entry[0]
 
-    def _gone(self, field_name: str, kind: str, name: str) -> Exception:
+    def _gone(self, field_name: str, kind: str, name: str) -> ApiError:
         if not self.max_bytes:
             return unsupported(field_name, f"{field_name}: {STATELESS}")
         why = "it was not stored for this key, or has been forgotten: for newer ones, or as the server restarted"
