@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
+from serve.dialects.sse import ApiDialect, ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, with_reason
 from serve.requests.errors import agreed, invalid
 from serve.requests.fields import ChoiceFields, ServeRequest, TokenCount, begun, max_tokens_of, request_of, text_of
@@ -311,3 +311,6 @@ class ChatEncoder(ChunkStream):
 
 def _delta(index: int, delta: dict[str, Any]) -> dict[str, Any]:
     return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+
+CHAT = ApiDialect("/v1/chat/completions", ChatRequest, parse, reply, ChatEncoder, ChatReply)

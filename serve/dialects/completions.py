@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from serve.dialects.sse import ChoiceUsage, ChunkStream, body_of, head_of
+from serve.dialects.sse import ApiDialect, ChoiceUsage, ChunkStream, body_of, head_of
 from serve.requests.body import FIRST_FAULT, WHOLE, with_reason
 from serve.requests.errors import invalid
 from serve.requests.fields import ChoiceFields, ServeRequest, request_of
@@ -167,3 +167,6 @@ class CompletionEncoder(ChunkStream):
         begin = self._shown.get(event.index, 0)
         self._shown[event.index] = begin + sum(len(item.text) for item in event.logprobs or ())
         return _logprobs(event.logprobs, begin)
+
+
+COMPLETIONS = ApiDialect("/v1/completions", CompletionRequest, parse, reply, CompletionEncoder, CompletionReply)

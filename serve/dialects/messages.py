@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal
 from annotated_types import MaxLen, MinLen
 from pydantic import BaseModel, Field
 
-from serve.dialects.sse import Count, named
+from serve.dialects.sse import ApiDialect, Count, named
 from serve.requests.body import FIRST_FAULT, OpenBody, RequestBody, with_reason
 from serve.requests.errors import TYPES, ApiError, agreed, invalid, missing
 from serve.requests.fields import (
@@ -42,7 +42,18 @@ from serve.requests.fields import (
 from serve.requests.search import read_search
 from serve.requests.thinking import CONFLICT, Effort, ThinkingMode, ThinkingRequest, read_thinking
 from serve.requests.tools import AnswerForm, forward_of, function_tool, read_choice, read_tools
-from serve.running import events
+from serve.running.events import (
+    AnswerDelta,
+    Done,
+    Finish,
+    RequestFailed,
+    SearchProgress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenCounts,
+    WholeReply,
+)
 from ttc.core import Message, ToolCall, ToolMessage
 
 
@@ -372,7 +383,7 @@ def refusal(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": detail}
 
 
-def reply(body: MessagesRequest, outcome: events.WholeReply) -> dict[str, Any]:
+def reply(body: MessagesRequest, outcome: WholeReply) -> dict[str, Any]:
     """The message of a request that is not streamed; nothing of the request is repeated in it."""
     finish = outcome.choices[0]
     blocks = [_thought(finish.thinking, _signature(finish.thinking))] if finish.thinking else []
@@ -410,7 +421,7 @@ def _signature(thought: str) -> str:
     return hashlib.sha256(thought.encode()).hexdigest()
 
 
-def _message(started: events.Started, usage: Mapping[str, Any]) -> dict[str, Any]:
+def _message(started: Started, usage: Mapping[str, Any]) -> dict[str, Any]:
     """The message without its content."""
     return {
         "id": f"msg_{started.id}",
@@ -424,7 +435,7 @@ def _message(started: events.Started, usage: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def _stop(finish: events.Finish) -> dict[str, Any]:
+def _stop(finish: Finish) -> dict[str, Any]:
     """Why it ended."""
     if finish.reason == "length":
         return {"stop_reason": "max_tokens", "stop_sequence": None}
@@ -435,7 +446,7 @@ def _stop(finish: events.Finish) -> dict[str, Any]:
     return {"stop_reason": "end_turn" if finish.stop is None else "stop_sequence", "stop_sequence": finish.stop}
 
 
-def _usage(counts: events.TokenCounts) -> dict[str, Any]:
+def _usage(counts: TokenCounts) -> dict[str, Any]:
     """Anthropic counts cached tokens of the prompt apart."""
     return {
         "input_tokens": counts.prompt - counts.cached,
@@ -458,25 +469,25 @@ class MessagesEncoder:
         self._index = -1
         self._open: str | None = None
         self._thinking: list[str] = []
-        self._finish: events.Finish | None = None
+        self._finish: Finish | None = None
 
-    def encode(self, event: events.ServeEvent) -> bytes:
+    def encode(self, event: ServeEvent) -> bytes:
         """The events of one event; may be empty."""
         match event:
-            case events.Started():
-                frames = [_event("message_start", message=_message(event, _usage(events.TokenCounts())))]
-            case events.ThinkingDelta():
+            case Started():
+                frames = [_event("message_start", message=_message(event, _usage(TokenCounts())))]
+            case ThinkingDelta():
                 self._thinking.append(event.text)
                 frames = self._delta("thinking", "thinking_delta", event.text)
-            case events.AnswerDelta():
+            case AnswerDelta():
                 frames = self._delta("text", "text_delta", event.text)
-            case events.SearchProgress():
+            case SearchProgress():
                 frames = [_event("ttc.progress", ttc=event.data)]
-            case events.Finish():
+            case Finish():
                 frames = self._end(event)
-            case events.Done():
+            case Done():
                 frames = self._done(event)
-            case events.RequestFailed():
+            case RequestFailed():
                 frames = [named("error", refusal(event.error))]
         return b"".join(frames)
 
@@ -505,7 +516,7 @@ class MessagesEncoder:
             signed = [self._block("delta", delta={"type": "signature_delta", "signature": signature})]
         return [*signed, self._block("stop")]
 
-    def _end(self, finish: events.Finish) -> list[bytes]:
+    def _end(self, finish: Finish) -> list[bytes]:
         self._finish = finish
         begun = self._enter("text") if self._index < 0 and not finish.tool_calls else []
         return [*begun, *self._leave(), *(frame for call in finish.tool_calls for frame in self._call(call))]
@@ -520,7 +531,7 @@ class MessagesEncoder:
             self._block("stop"),
         ]
 
-    def _done(self, event: events.Done) -> list[bytes]:
+    def _done(self, event: Done) -> list[bytes]:
         if self._finish is None:
             return []
         usage = _usage(event.counts)
@@ -529,3 +540,26 @@ class MessagesEncoder:
 
 def _event(kind: str, **fields: Any) -> bytes:
     return named(kind, {"type": kind, **fields})
+
+
+MESSAGES = ApiDialect(
+    "/v1/messages",
+    MessagesRequest,
+    parse,
+    reply,
+    MessagesEncoder,
+    MessagesReply,
+    refusal,
+    MessagesError,
+    STATUSES,
+    PING,
+)
+COUNT = replace(
+    MESSAGES,
+    path="/v1/messages/count_tokens",
+    request=MessagesCount,
+    parse=parse_prompt,
+    reply=count_reply,
+    result=TokenCountReply,
+    counts=True,
+)

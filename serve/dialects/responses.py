@@ -1,14 +1,15 @@
-"""`POST /v1/responses`: the text part of OpenAI's Responses, without state: what a request holds is all there is.
+"""`POST /v1/responses`: the text part of OpenAI's Responses.
 
 `input` is a text or a list of messages; `instructions` is the system message before them. What came out of an earlier
-reply can be sent back as it is: messages are read, reasoning items are not read again.
+reply can be sent back as it is, or referred to (`serve.dialects.items`): messages are read, reasoning items are not
+read again.
 
 In the reply the thought is a reasoning item before the message: as `reasoning_text`, or, when a summary was asked for,
 as a summary (the whole thought: nothing here summarises). A stream has the same as named, numbered events; progress of
 a search goes out as events `ttc.progress`; the `ttc` object is in the final response.
 
 Functions of the client are called as the model's family writes calls (`serve.requests.tools`). Left out, and refused by
-name: stored responses and conversations, OpenAI's own tools, images and files, background runs, templates of prompts.
+name: objects of conversations, OpenAI's own tools, images and files, background runs, templates of prompts.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, PrivateAttr
 
-from serve.dialects.sse import Count, completion_details, named
-from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, read, with_reason
-from serve.requests.errors import ApiError, agreed, invalid, missing
+from serve.dialects.items import STATELESS, Conversation, InputItem, ResponseStore, StoredResponse, messages_of
+from serve.dialects.sse import ApiDialect, Count, completion_details, named
+from serve.requests.body import FIRST_FAULT, WHOLE, OpenBody, RequestBody, with_reason
+from serve.requests.errors import ApiError, agreed, invalid, missing, unsupported
 from serve.requests.fields import (
     OpenAIFields,
     ServeRequest,
@@ -34,45 +36,24 @@ from serve.requests.fields import (
     max_tokens_of,
     request_of,
     stream_options,
-    text_of,
 )
 from serve.requests.thinking import ReasoningOptions
-from serve.requests.tools import AnswerForm, call_of, forward_of, function_tool, read_choice, read_tools
-from serve.running import events
-from ttc.core import Message, Sampling, ToolCall, ToolMessage
+from serve.requests.tools import AnswerForm, forward_of, function_tool, read_choice, read_tools
+from serve.running.events import (
+    AnswerDelta,
+    Done,
+    Finish,
+    RequestFailed,
+    SearchProgress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenCounts,
+    WholeReply,
+)
+from ttc.core import Message, Sampling, ToolMessage
 
-STATELESS = "this server keeps nothing between requests: send the whole conversation as input"
 MAX_METADATA = 16
-
-
-class InputPart(RequestBody):
-    """A part of a message's content."""
-
-    type: Literal["input_text", "output_text", "text"] = with_reason("this server reads text only", ...)
-    text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
-
-
-class InputItem(RequestBody):
-    """An item of the input: a message, a call or its result, or the reasoning of an earlier reply."""
-
-    type: Literal["message", "reasoning", "function_call", "function_call_output"] = with_reason(
-        "of the kinds of items messages, calls of functions and their outputs are read; reasoning is accepted",
-        "message",
-    )
-    role: Literal["user", "assistant", "system", "developer"] | None = None
-    content: str | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = None
-    id: str | None = None
-    status: Literal["in_progress", "completed", "incomplete"] | None = None
-    phase: str | None = Field(None, description="No effect.")
-    summary: list[Any] | None = Field(None, description="Of a reasoning item; not read again.")
-    encrypted_content: str | None = Field(None, description="Of a reasoning item; not read again.")
-    call_id: str | None = Field(None, description="Of a call and of its output.")
-    name: str | None = Field(None, description="Of a call.")
-    arguments: str | None = Field(None, description="Of a call.")
-    output: str | Annotated[list[dict[str, Any]], FIRST_FAULT] | None = Field(None, description="Of a call's output.")
-    namespace: None = None
 
 
 class TextFormat(OpenBody):
@@ -110,11 +91,10 @@ class ResponsesRequest(OpenAIFields):
     max_tokens: None = with_reason("use max_output_tokens")
     stream_options: StreamOptions | None = None
     text: TextOptions | None = None
-    store: Literal[False] | None = with_reason(STATELESS)
-    background: Literal[False] | None = with_reason(STATELESS)
-    previous_response_id: None = with_reason(STATELESS)
-    conversation: None = with_reason(STATELESS)
-    context_management: None = with_reason(STATELESS)
+    background: Literal[False] | None = with_reason("a response is given in reply to its request")
+    previous_response_id: str | None = None
+    conversation: None = with_reason("send previous_response_id, or the whole conversation as input")
+    context_management: None = with_reason("nothing is cut off a conversation")
     prompt: None = with_reason("templates of prompts are not kept here")
     moderation: None = with_reason("there is no moderation here")
     image: None = with_reason("images are not made here")
@@ -127,6 +107,32 @@ class ResponsesRequest(OpenAIFields):
     max_tool_calls: Annotated[int, WHOLE] | None = None
     top_logprobs: Annotated[int, Ge(0), Le(0), WHOLE] | None = with_reason("log-probabilities go with chat only")
     truncation: Literal["disabled"] | None = with_reason("nothing is cut off a conversation")
+    _conversation: Conversation = PrivateAttr(default_factory=Conversation)
+
+    @property
+    def thread(self) -> Conversation:
+        """What it continues; empty until `begin`."""
+        return self._conversation
+
+    def begin(self, store: ResponseStore, owner: str) -> None:
+        """Find what the body refers to among what is stored for a key; raises ApiError where that is not there."""
+        if self.store and not store.max_bytes:
+            raise unsupported("store", f"store: {STATELESS}")
+        name = self.previous_response_id
+        before = StoredResponse() if name is None else store.response(owner, name)
+        self._conversation = Conversation(store, owner, before, self.store is not False and store.max_bytes > 0)
+        if not isinstance(self.input, str):
+            self.input = [
+                store.item(owner, item.id or "", f"input[{i}]") if item.type == "item_reference" else item
+                for i, item in enumerate(self.input)
+            ]
+
+    @property
+    def items(self) -> list[InputItem]:
+        """The items of `input`."""
+        if isinstance(self.input, str):
+            return [InputItem.model_validate({"role": "user", "content": self.input})]
+        return self.input
 
 
 def parse(body: ResponsesRequest) -> ServeRequest:
@@ -135,7 +141,9 @@ def parse(body: ResponsesRequest) -> ServeRequest:
     _check_metadata(body.metadata or {})
     max_tokens, name = max_tokens_of(body, ("max_output_tokens",))
     size = 0 if isinstance(body.input, str) else len(body.input) - 1
-    messages, prefill, field = begun(_messages(body), f"input[{size}].role")
+    head = (Message("system", body.instructions),) if body.instructions else ()
+    before = body.thread.before.items
+    messages, prefill, field = begun((*head, *messages_of([*before, *body.items], len(before))), f"input[{size}].role")
     form = _form(body, messages)
     wishes = {"text.verbosity": body.text and body.text.verbosity, "verbosity": body.verbosity}
     verbosity_field, verbosity = agreed(wishes)
@@ -173,48 +181,6 @@ def _form(body: ResponsesRequest, messages: tuple[Message, ...]) -> AnswerForm |
         strict=bool(shape and shape.strict),
         schema_field="text.format",
     )
-
-
-def _messages(body: ResponsesRequest) -> tuple[Message, ...]:
-    head = [Message("system", body.instructions)] if body.instructions else []
-    if isinstance(body.input, str):
-        return (*head, Message("user", body.input))
-    messages: list[Message] = []
-    for i, item in enumerate(body.input):
-        if item.type == "function_call" and messages and messages[-1].role == "assistant":
-            last = messages.pop()  # calls belong to the turn that they follow
-            calls = last.calls if isinstance(last, ToolMessage) else ()
-            messages.append(ToolMessage("assistant", last.content, (*calls, _call(item, f"input[{i}]"))))
-        elif item.type != "reasoning":
-            messages.append(_message(item, f"input[{i}]"))
-    if not messages:
-        raise invalid("input", "input holds no message")
-    return (*head, *messages)
-
-
-def _call(item: InputItem, where: str) -> ToolCall:
-    if item.name is None or item.call_id is None:
-        raise missing(f"{where}.name" if item.name is None else f"{where}.call_id")
-    return call_of(item.name, item.arguments or "", item.call_id, f"{where}.arguments")
-
-
-def _message(item: InputItem, where: str) -> Message:
-    if item.type == "function_call":
-        return ToolMessage("assistant", "", (_call(item, where),))
-    if item.type == "function_call_output":
-        if item.output is None or item.call_id is None:
-            raise missing(f"{where}.output" if item.output is None else f"{where}.call_id")
-        return ToolMessage("tool", _content(item.output, f"{where}.output"), (), item.call_id)
-    if item.role is None or item.content is None:
-        raise missing(f"{where}.role" if item.role is None else f"{where}.content")
-    return Message("system" if item.role == "developer" else item.role, _content(item.content, f"{where}.content"))
-
-
-def _content(content: str | list[dict[str, Any]], where: str) -> str:
-    """The text of a content; of reasoning items it looks different, so parts are checked here."""
-    if isinstance(content, str):
-        return content
-    return text_of([read(InputPart, part, f"{where}[{i}]") for i, part in enumerate(content)])
 
 
 def _check_metadata(metadata: Mapping[str, Any]) -> None:
@@ -273,14 +239,14 @@ def refusal(error: ApiError) -> dict[str, Any]:
     return {"error": detail}
 
 
-def reply(body: ResponsesRequest, outcome: events.WholeReply) -> dict[str, Any]:
+def reply(body: ResponsesRequest, outcome: WholeReply) -> dict[str, Any]:
     """The response object of a request that is not streamed."""
     finish = outcome.choices[0]
     items = _Items(body, outcome.started.id)
     output = [items.reasoning(finish.thinking)] if finish.thinking else []
     message = [items.message(finish)] if finish.answer or not finish.tool_calls else []
     calls = [items.call(call, call["function"]["arguments"]) for call in finish.tool_calls]
-    return _final(body, outcome.started, finish, outcome.done, [*output, *message, *calls])
+    return _kept(body, _final(body, outcome.started, finish, outcome.done, [*output, *message, *calls]))
 
 
 class _Items:
@@ -306,7 +272,7 @@ class _Items:
             "status": "in_progress" if text is None else "completed",
         }
 
-    def message(self, finish: events.Finish | None) -> dict[str, Any]:
+    def message(self, finish: Finish | None) -> dict[str, Any]:
         """The message; None: one that begins."""
         return {
             "id": self.message_id,
@@ -337,11 +303,11 @@ _INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"
 """What OpenAI calls an end that is none."""
 
 
-def _status(finish: events.Finish) -> str:
+def _status(finish: Finish) -> str:
     return "incomplete" if finish.reason in _INCOMPLETE else "completed"
 
 
-def _response(body: ResponsesRequest, started: events.Started, status: str) -> dict[str, Any]:
+def _response(body: ResponsesRequest, started: Started, status: str) -> dict[str, Any]:
     """A response without output, with what the client asked for."""
     default, reasoning = Sampling(), body.reasoning or ReasoningOptions()
     return {
@@ -359,10 +325,10 @@ def _response(body: ResponsesRequest, started: events.Started, status: str) -> d
         "model": started.model,
         "output": [],
         "parallel_tool_calls": body.parallel_tool_calls is not False,
-        "previous_response_id": None,
+        "previous_response_id": body.previous_response_id,
         "reasoning": {"effort": reasoning.effort or body.reasoning_effort, "summary": reasoning.summary},
         "service_tier": "default",
-        "store": False,
+        "store": body.thread.is_stored,
         "temperature": default.temperature if body.temperature is None else body.temperature,
         "text": {"format": _format(body)},
         "tool_choice": body.tool_choice or "auto",
@@ -384,9 +350,9 @@ def _format(body: ResponsesRequest) -> dict[str, Any]:
 
 def _final(
     body: ResponsesRequest,
-    started: events.Started,
-    finish: events.Finish,
-    done: events.Done,
+    started: Started,
+    finish: Finish,
+    done: Done,
     output: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """The response once it is complete."""
@@ -401,7 +367,13 @@ def _final(
     }
 
 
-def _usage(counts: events.TokenCounts) -> dict[str, Any]:
+def _kept(body: ResponsesRequest, response: dict[str, Any]) -> dict[str, Any]:
+    """`response`, stored before it is sent: the client may refer to it at once."""
+    body.thread.keep(response["id"], body.items, response["output"])
+    return response
+
+
+def _usage(counts: TokenCounts) -> dict[str, Any]:
     return {
         "input_tokens": counts.prompt,
         "input_tokens_details": {
@@ -421,29 +393,29 @@ class ResponsesEncoder:
     def __init__(self, body: ResponsesRequest) -> None:
         """`body` is the request."""
         self._body, self._number = body, 0
-        self._started = events.Started("", "", 0)
+        self._started = Started("", "", 0)
         self._items = _Items(body, "")
         self._output: list[dict[str, Any]] = []
         self._thinking: list[str] | None = None
         self._answering = False
-        self._finish: events.Finish | None = None
+        self._finish: Finish | None = None
 
-    def encode(self, event: events.ServeEvent) -> bytes:
+    def encode(self, event: ServeEvent) -> bytes:
         """The events of one event; may be empty."""
         match event:
-            case events.Started():
+            case Started():
                 frames = self._begin(event)
-            case events.ThinkingDelta():
+            case ThinkingDelta():
                 frames = self._think(event.text)
-            case events.AnswerDelta():
+            case AnswerDelta():
                 frames = [*self._answer(), self._text("response.output_text.delta", delta=event.text, logprobs=[])]
-            case events.SearchProgress():
+            case SearchProgress():
                 frames = [self._event("ttc.progress", ttc=event.data)]
-            case events.Finish():
+            case Finish():
                 frames = self._end(event)
-            case events.Done():
+            case Done():
                 frames = self._done(event)
-            case events.RequestFailed():
+            case RequestFailed():
                 frames = [self._failed(event.error)]
         return b"".join(frames)
 
@@ -451,7 +423,7 @@ class ResponsesEncoder:
         number, self._number = self._number, self._number + 1
         return named(kind, {"type": kind, "sequence_number": number, **fields})
 
-    def _begin(self, event: events.Started) -> list[bytes]:
+    def _begin(self, event: Started) -> list[bytes]:
         self._started, self._items = event, _Items(self._body, event.id)
         response = _response(self._body, event, "in_progress")
         return [self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress")]
@@ -511,7 +483,7 @@ class ResponsesEncoder:
             self._text("response.content_part.added", part=text_part("")),
         ]
 
-    def _end(self, finish: events.Finish) -> list[bytes]:
+    def _end(self, finish: Finish) -> list[bytes]:
         self._finish = finish
         ended = self._close_thought()
         if finish.answer or not finish.tool_calls:
@@ -540,13 +512,25 @@ class ResponsesEncoder:
         self._output.append(item)
         return frames
 
-    def _done(self, event: events.Done) -> list[bytes]:
+    def _done(self, event: Done) -> list[bytes]:
         if self._finish is None:
             return []
-        response = _final(self._body, self._started, self._finish, event, self._output)
+        response = _kept(self._body, _final(self._body, self._started, self._finish, event, self._output))
         return [self._event(f"response.{response['status']}", response=response)]
 
     def _failed(self, error: ApiError) -> bytes:
         response = _response(self._body, self._started, "failed")
         detail = {"code": error.code, "message": error.message}
         return self._event("response.failed", response={**response, "output": self._output, "error": detail})
+
+
+RESPONSES = ApiDialect(
+    "/v1/responses",
+    ResponsesRequest,
+    parse,
+    reply,
+    ResponsesEncoder,
+    ResponsesReply,
+    refusal,
+    begin=ResponsesRequest.begin,
+)

@@ -1,17 +1,30 @@
-"""Server-sent events: data lines, comments, the end; and the chunks of OpenAI's dialects with choices."""
+"""What dialects share: what each provides, server-sent events, and the chunks of OpenAI's dialects with choices."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol
 
 from annotated_types import Ge
 from pydantic import BaseModel
 
-from serve.requests.errors import ApiError
-from serve.requests.fields import ChoiceFields, stream_options
-from serve.running import events
+from serve.dialects.items import ResponseStore
+from serve.requests.errors import ApiError, ErrorReply
+from serve.requests.fields import ChoiceFields, ServeRequest, stream_options
+from serve.running.events import (
+    AnswerDelta,
+    Done,
+    Finish,
+    RequestFailed,
+    SearchProgress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenCounts,
+    WholeReply,
+)
 
 DONE = b"data: [DONE]\n\n"
 HEARTBEAT = b": keep-alive\n\n"
@@ -57,6 +70,41 @@ def _text(value: Any) -> bytes:
     return text.encode("utf-8", "replace")
 
 
+class Encoder(Protocol):
+    """Turns the events of one stream into bytes."""
+
+    def encode(self, event: ServeEvent) -> bytes:
+        """The bytes of one event; may be empty."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiDialect:
+    """What a dialect's module provides: models of request, reply and error, and how one becomes the other.
+
+    `statuses` are those it has another number for than OpenAI, `heartbeat` fills silence. One that `counts` samples
+    nothing: its `reply` is given the length of the prompt in tokens, and it has no stream. `begin` tells a body what is
+    stored for its key, before it is parsed.
+    """
+
+    path: str
+    request: type[Any]
+    parse: Callable[[Any], ServeRequest]
+    reply: Callable[[Any, Any], Any]
+    encoder: Callable[[Any], Encoder]
+    result: type[BaseModel]
+    refuse: Callable[[ApiError], Any] = ApiError.to_json
+    refusal: type[BaseModel] = ErrorReply
+    statuses: Mapping[int, int] = field(default_factory=dict)
+    heartbeat: bytes = HEARTBEAT
+    counts: bool = False
+    begin: Callable[[Any, ResponseStore, str], None] = lambda body, store, owner: None
+
+    def status(self, usual: int) -> int:
+        """The dialect's own number for a status."""
+        return self.statuses.get(usual, usual)
+
+
 Count = Annotated[int, Ge(0)]
 
 
@@ -68,7 +116,7 @@ class ChoiceUsage(BaseModel):
     total_tokens: Count
 
 
-def _usage_of(counts: events.TokenCounts) -> dict[str, Any]:
+def _usage_of(counts: TokenCounts) -> dict[str, Any]:
     """OpenAI's usage object."""
     return {
         "prompt_tokens": counts.prompt,
@@ -79,17 +127,17 @@ def _usage_of(counts: events.TokenCounts) -> dict[str, Any]:
     }
 
 
-def completion_details(counts: events.TokenCounts) -> dict[str, int]:
+def completion_details(counts: TokenCounts) -> dict[str, int]:
     """What was written, by what it was for."""
     return {"reasoning_tokens": counts.reasoning, "rejected_tokens": counts.rejected, "judged_tokens": counts.judged}
 
 
-def head_of(started: events.Started, prefix: str, kind: str) -> dict[str, Any]:
+def head_of(started: Started, prefix: str, kind: str) -> dict[str, Any]:
     """What a reply with choices, and each of its chunks, begins with."""
     return {"id": f"{prefix}-{started.id}", "object": kind, "created": started.created, "model": started.model}
 
 
-def body_of(outcome: events.WholeReply, head: Mapping[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
+def body_of(outcome: WholeReply, head: Mapping[str, Any], choices: list[dict[str, Any]]) -> dict[str, Any]:
     """The body of a reply that is not streamed."""
     summary = outcome.done
     ids = {} if summary.prompt_token_ids is None else {"prompt_token_ids": summary.prompt_token_ids}
@@ -106,7 +154,7 @@ class ChunkStream:
         """`body` is the request."""
         self._num_choices, self._usage = body.n or 1, stream_options(body, body.stream_options)
         self._head: Mapping[str, Any] = {}
-        self._last: events.Finish | None = None
+        self._last: Finish | None = None
         self._frames: dict[tuple[int, bool], ChunkTemplate] = {}
 
     def first(self, index: int) -> dict[str, Any] | None:
@@ -117,43 +165,43 @@ class ChunkStream:
         """The choice of a chunk with new text; both texts may be empty."""
         raise NotImplementedError
 
-    def end(self, finish: events.Finish) -> dict[str, Any]:
+    def end(self, finish: Finish) -> dict[str, Any]:
         """The choice of the chunk that ends it."""
         raise NotImplementedError
 
-    def calls(self, finish: events.Finish) -> dict[str, Any] | None:
+    def calls(self, finish: Finish) -> dict[str, Any] | None:
         """The choice of the chunk with its calls of functions, if there are any."""
         return None
 
-    def logprobs(self, event: events.AnswerDelta) -> dict[str, Any] | None:
+    def logprobs(self, event: AnswerDelta) -> dict[str, Any] | None:
         """The log-probabilities of a piece."""
         raise NotImplementedError
 
-    def encode(self, event: events.ServeEvent) -> bytes:
+    def encode(self, event: ServeEvent) -> bytes:
         """The chunks of one event; may be empty."""
         match event:
-            case events.Started():
+            case Started():
                 self._head = head_of(event, self.prefix, self.kind)
                 opening = [self.first(index) for index in range(self._num_choices)]
                 return b"".join(self._chunk(choice) for choice in opening if choice is not None)
-            case events.ThinkingDelta():
+            case ThinkingDelta():
                 return self._text(event.index, True, event.text)
-            case events.AnswerDelta(logprobs=None):
+            case AnswerDelta(logprobs=None):
                 return self._text(event.index, False, event.text)
-            case events.AnswerDelta():
+            case AnswerDelta():
                 return self._answer(event)
-            case events.SearchProgress():
+            case SearchProgress():
                 return self._chunk(self.piece(0, "", ""), ttc=event.data)
-            case events.Finish():
+            case Finish():
                 ended, self._last = self._last, event  # the chunk of the last choice waits for the `ttc` object
                 choices = (None if ended is None else self.end(ended), self.calls(event))
                 return b"".join(self._chunk(choice) for choice in choices if choice is not None)
-            case events.Done():
+            case Done():
                 return self._done(event)
-            case events.RequestFailed():
+            case RequestFailed():
                 return openai_failure(event.error)
 
-    def _done(self, event: events.Done) -> bytes:
+    def _done(self, event: Done) -> bytes:
         extra: dict[str, Any] = {"ttc": event.ttc}
         if event.prompt_token_ids is not None:
             extra["prompt_token_ids"] = event.prompt_token_ids
@@ -161,7 +209,7 @@ class ChunkStream:
         usage = {**self._head, "choices": [], "usage": _usage_of(event.counts)}
         return last + (data(usage) if self._usage else b"") + DONE
 
-    def _answer(self, event: events.AnswerDelta) -> bytes:
+    def _answer(self, event: AnswerDelta) -> bytes:
         if not (event.text or event.logprobs):
             return b""
         return self._chunk({**self.piece(event.index, "", event.text), "logprobs": self.logprobs(event)})

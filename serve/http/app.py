@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from serve.dialects import chat, completions, messages, responses
+from serve.dialects.chat import CHAT
+from serve.dialects.completions import COMPLETIONS
+from serve.dialects.messages import COUNT, MESSAGES
+from serve.dialects.responses import RESPONSES
 from serve.http.guard import AccessGuard
-from serve.http.posts import NOTES, ApiDialect, ASGIApp, ErrorReply, Receive, Scope, Send, add_posts
+from serve.http.posts import NOTES, ASGIApp, Receive, Scope, Send, add_posts
 from serve.operator.config import ServeConfig
-from serve.requests.errors import ApiError, from_error, json_bytes
+from serve.requests.errors import ApiError, ErrorReply, from_error, json_bytes
 from serve.running.catalogue import Catalogue
 from serve.running.quotas import STANDING_HEADERS
 from serve.running.service import InferenceService
@@ -29,50 +32,7 @@ from ttc.errors import MissingExtra
 if TYPE_CHECKING:
     from fastapi import FastAPI, Request, Response
 
-DIALECTS = (
-    ApiDialect("/v1/chat/completions", chat.ChatRequest, chat.parse, chat.reply, chat.ChatEncoder, chat.ChatReply),
-    ApiDialect(
-        "/v1/completions",
-        completions.CompletionRequest,
-        completions.parse,
-        completions.reply,
-        completions.CompletionEncoder,
-        completions.CompletionReply,
-    ),
-    ApiDialect(
-        "/v1/responses",
-        responses.ResponsesRequest,
-        responses.parse,
-        responses.reply,
-        responses.ResponsesEncoder,
-        responses.ResponsesReply,
-        responses.refusal,
-    ),
-    ApiDialect(
-        "/v1/messages",
-        messages.MessagesRequest,
-        messages.parse,
-        messages.reply,
-        messages.MessagesEncoder,
-        messages.MessagesReply,
-        messages.refusal,
-        messages.MessagesError,
-        messages.STATUSES,
-        messages.PING,
-    ),
-    ApiDialect(
-        "/v1/messages/count_tokens",
-        messages.MessagesCount,
-        messages.parse_prompt,
-        messages.count_reply,
-        messages.MessagesEncoder,
-        messages.TokenCountReply,
-        messages.refusal,
-        messages.MessagesError,
-        messages.STATUSES,
-        counts=True,
-    ),
-)
+DIALECTS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT)
 _BY_PATH = {dialect.path: dialect for dialect in DIALECTS}
 
 

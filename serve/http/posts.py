@@ -11,18 +11,17 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from pydantic import BaseModel, Field, create_model
 
-from serve.dialects.sse import HEARTBEAT
+from serve.dialects.items import ResponseStore
+from serve.dialects.sse import HEARTBEAT, ApiDialect
 from serve.operator.config import ServeLimits
 from serve.requests.body import parse_json, read
 from serve.requests.errors import ApiError, json_bytes
-from serve.requests.fields import ServeRequest
 from serve.running.active import ActiveRequest
-from serve.running.events import Done, Finish, RequestFailed, ServeEvent, Started, WholeReply
+from serve.running.events import Done, Finish, RequestFailed, Started, WholeReply
 from serve.running.service import InferenceService
 from ttc.config.recipes import dump
 
@@ -205,54 +204,6 @@ async def _send_body(send: Send, chunks: bytes, more: bool, stall_s: float) -> N
 TRACE = (b"traceparent", b"tracestate")
 
 
-class ErrorDetail(BaseModel):
-    """What went wrong; `param` is the field at fault."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str
-
-
-class ErrorReply(BaseModel):
-    """OpenAI's error object."""
-
-    error: ErrorDetail
-
-
-class Encoder(Protocol):
-    """Turns the events of one stream into bytes."""
-
-    def encode(self, event: ServeEvent) -> bytes:
-        """The bytes of one event; may be empty."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ApiDialect:
-    """What a dialect's module provides: models of request, reply and error, and how one becomes the other.
-
-    `statuses` are those it has another number for than OpenAI, `heartbeat` fills silence. One that `counts` samples
-    nothing: its `reply` is given the length of the prompt in tokens, and it has no stream.
-    """
-
-    path: str
-    request: type[Any]
-    parse: Callable[[Any], ServeRequest]
-    reply: Callable[[Any, Any], Any]
-    encoder: Callable[[Any], Encoder]
-    result: type[BaseModel]
-    refuse: Callable[[ApiError], Any] = ApiError.to_json
-    refusal: type[BaseModel] = ErrorReply
-    statuses: Mapping[int, int] = field(default_factory=dict)
-    heartbeat: bytes = HEARTBEAT
-    counts: bool = False
-
-    def status(self, usual: int) -> int:
-        """The dialect's own number for a status."""
-        return self.statuses.get(usual, usual)
-
-
 _REFUSALS: Mapping[int, str] = {
     400: "The request is malformed, contradicts itself, or asks for what this server or model cannot do.",
     401: "A key is needed.",
@@ -280,11 +231,12 @@ def add_posts(app: FastAPI, service: InferenceService, dialects: Sequence[ApiDia
         make: Callable[..., Response] = CountResponse if dialect.counts else JobResponse
 
         def post(body: Any) -> Response:
-            return make(service, dialect, body)
+            return make(service, store, dialect, body)
 
         post.__annotations__ = {"body": model}
         return post
 
+    store = ResponseStore(service.config.limits.stored_bytes)
     names, default, search, route = (
         service.catalogue.names(),
         service.catalogue.default,
@@ -326,6 +278,7 @@ def _body_route(limits: ServeLimits, ignore: Sequence[str]) -> type[APIRoute]:
                 def reply() -> Response:
                     body = read(model, unheard(parse_json(raw), ignore, request.scope[NOTES]))
                     response: Response = self.endpoint(body)
+                    cast(_JobReply, response).begin(request.scope[KEY].name)
                     return response
 
                 return await asyncio.to_thread(reply) if len(raw) > LONG_BODY else reply()
@@ -348,9 +301,13 @@ class _JobReply:
 
     background: Any = None
 
-    def __init__(self, service: InferenceService, dialect: ApiDialect, body: Any) -> None:
-        self._service, self._dialect, self._body = service, dialect, body
-        self._request, self._encoder = dialect.parse(body), dialect.encoder(body)
+    def __init__(self, service: InferenceService, store: ResponseStore, dialect: ApiDialect, body: Any) -> None:
+        self._service, self._store, self._dialect, self._body = service, store, dialect, body
+
+    def begin(self, owner: str) -> None:
+        """Translate the body for the key of this name."""
+        self._dialect.begin(self._body, self._store, owner)
+        self._request, self._encoder = self._dialect.parse(self._body), self._dialect.encoder(self._body)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with contextlib.suppress(ClientGone):

@@ -37,13 +37,15 @@ from ttc.errors import ConfigError, UnknownName
 class ServeLimits:
     """Bounds on one request and on the server; tokens, seconds and bytes as named.
 
-    `max_choices` bounds OpenAI's n, `max_width` a strategy's; `max_sequences` is what may be admitted at once, waiting
-    included; at most `max_search_draws` run at once for requests of several draws; a client that takes nothing for
-    `stall_s` is let go. An upstream server may be silent for `upstream_first_s` before its first byte and for
-    `upstream_gap_s` between two; it is asked how it is every `health_s`.
+    `stored_bytes` are those of responses that clients may refer to, 0 stores none; `max_choices` bounds OpenAI's n,
+    `max_width` a strategy's; `max_sequences` is what may be admitted at once, waiting included; at most
+    `max_search_draws` run at once for requests of several draws; a client that takes nothing for `stall_s` is let go.
+    An upstream server may be silent for `upstream_first_s` before its first byte and for `upstream_gap_s` between two;
+    it is asked how it is every `health_s`.
     """
 
     max_body_bytes: int = 1 << 20
+    stored_bytes: int = 1 << 26
     max_choices: int = 16
     max_width: int = 128
     max_tokens: int = 32768
@@ -63,7 +65,7 @@ class ServeLimits:
     def __post_init__(self) -> None:
         """Refuse what is not positive."""
         for name in self.__dataclass_fields__:
-            if not getattr(self, name) > 0:
+            if not getattr(self, name) > 0 and (name, self.stored_bytes) != ("stored_bytes", 0):
                 raise ConfigError(f"limits.{name} must be > 0, got {getattr(self, name)}")
 
 
@@ -165,7 +167,10 @@ class ModelSpec:
     def tokens_for(self, money: int, read: int) -> int | None:
         """How many tokens `money` pays for, of which `read` are those of a prompt; None if all others are free."""
         dearest = max(self.price_in or 0, self.price_out or 0) * NANO / 1_000_000
-        return None if not dearest else read + round(max(money - self.price(read, 0), 0) / dearest)
+        if not dearest:
+            return None
+        rest = round(max(money - self.price(read, 0), 0) / dearest)
+        return read + max(rest - (self.most_price(read, rest) > money), 0)
 
 
 @dataclass(frozen=True, slots=True)

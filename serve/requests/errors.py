@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from ttc.errors import (
     BudgetExceeded,
     ConfigError,
@@ -45,6 +47,23 @@ _PLACE = re.compile(r"https?://[^\s'\",;)]+|^\S+(?= closed a kept connection)")
 _REASON = re.compile(r"(cannot be reached|closed a kept connection): .*?(?= \(gave up after|$)", re.DOTALL)
 """The operating system's words, which name addresses."""
 _REFUSED = re.compile(r"answered 4\d\d: (.*)", re.DOTALL)
+_NAMES = {
+    "thinking.min_tokens": "min_thinking_tokens",
+    "thinking.max_tokens": "thinking_budget",
+    "budget.tokens": "ttc.max_total_tokens",
+    "--max-tokens": "max_tokens",
+    "--thinking off": "enable_thinking: false",
+    "--thinking auto": "send no field for it",
+    "--temperature 1": "temperature: 1",
+    "--scorer prm:PATH": "a ttc.scorer of steps",
+}
+"""What a request calls what has another name elsewhere."""
+_NAMED = re.compile("|".join(map(re.escape, _NAMES)) + r"|\bsampling\.(?!grammar\b)(?=[a-z])")
+_COMMAND = r"(?<![\w-])--[a-z]|\bttc [a-z]+ [A-Z-]|\b(?:engine|scorer)\.[a-z_]+|\bengine openai\b"
+"""An option, a command or a setting, which only the operator can give."""
+_ASIDE = re.compile(rf" \([^()]*(?:{_COMMAND})[^()]*\)")
+_ADVICE = re.compile(rf"(.*?)(?:: |; |, or | or )(?:(?!: |; | or ).)*?(?:{_COMMAND})", re.DOTALL)
+"""What precedes the first advice to the operator."""
 _FOLDER = re.compile(r"(?<![\w:/])(?:/[^/\s'\"]+)+/")
 
 
@@ -124,6 +143,17 @@ def unavailable(code: str, message: str, retry_after_s: float | None = None) -> 
     return ApiError(503, code, message, retry_after_s=retry_after_s)
 
 
+def _in_fields(name: re.Match[str]) -> str:
+    return _NAMES.get(name[0], "")
+
+
+def _for_client(text: str) -> str:
+    """`text` by the names of a request's fields, without what only the operator of this server can do."""
+    text = _NAMED.sub(_in_fields, _ASIDE.sub("", text))
+    advice = _ADVICE.match(text)
+    return text if advice is None else f"{advice[1]} (this server's operator can change that)"
+
+
 def from_error(error: BaseException) -> ApiError:
     """Translate an error of `ttc`; anything else is a defect and told as such, without its text."""
     if isinstance(error, ApiError):
@@ -132,11 +162,15 @@ def from_error(error: BaseException) -> ApiError:
     if isinstance(error, EngineError | ScorerError):
         message = _REASON.sub(r"\1", _PLACE.sub("the upstream server", message))
     text = _FOLDER.sub("", message)
+    if " answered " not in text:  # in the words of an upstream server
+        text = _for_client(text)
     if isinstance(error, ServerRefused):
         text = "the upstream server refuses this server: its operator must look into it"
     refused = _REFUSED.search(text) if type(error) is EngineError else None
     if refused is not None:
-        return ApiError(400, "upstream_refused", f"the upstream server refuses this request: {refused[1]}")
+        return ApiError(
+            400, "upstream_refused", f"the upstream server refuses this request: {_NAMED.sub(_in_fields, refused[1])}"
+        )
     if isinstance(error, EngineBusy):
         return ApiError(429, "upstream_busy", "the upstream servers are busy", retry_after_s=error.retry_after_s or 1.0)
     wait_s = error.retry_after_s if isinstance(error, EngineError) else None
@@ -146,3 +180,18 @@ def from_error(error: BaseException) -> ApiError:
     if isinstance(error, PluginError):
         return ApiError(500, "plugin_error", "a strategy, policy or scorer of this server failed; its log says more")
     return ApiError(500, "internal_error", "an error of the server itself; its log says more")
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong; `param` is the field at fault."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorReply(BaseModel):
+    """OpenAI's error object."""
+
+    error: ErrorDetail

@@ -1,11 +1,11 @@
 """What an answer may be besides text: calls of the client's functions, JSON by its schema.
 
-A form becomes a grammar (`grammar_of`), which the engine holds while it samples, and reads the answer back (`read`). A
-thought before the answer is free. Calls are written as the model's own family writes them
-(`ttc.toolformats`); with `auto` the model decides, and text that does not begin a call is free. A schema
-is held whether or not it is called strict; one that the grammar library cannot hold is refused where it is strict, and
-is any object where it is not. White space within JSON is fixed, so that no model wanders off in it. Left out: functions
-of a form without JSON, and custom tools with grammars of their own.
+A form becomes a grammar (`AnswerForm.grammar`), which the engine holds while it samples, and reads the answer back
+(`read`). A thought before the answer is free. Calls are written as the model's own family writes them
+(`ttc.toolformats`); with `auto` the model decides, and text that does not begin a call is free. A schema is held
+whether or not it is called strict; one that the grammar library cannot hold (`serve.requests.schemas`) is refused where
+it is strict, and is any object where it is not. White space within JSON is fixed, so that no model wanders off in it.
+Left out: functions of a form without JSON, and custom tools with grammars of their own.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import json
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
-from typing import Any, Literal, TypeAlias
-from urllib.parse import unquote
+from typing import Any, Literal
 
-from serve.requests.errors import ApiError, invalid
+from serve.requests.errors import invalid
+from serve.requests.schemas import check_together, holdable, joined, json_rule, names_others, rooted, unheld
 from ttc.answers.kinds import kind_of, same_form
 from ttc.core import Message, ToolCall, ToolMessage, Tools, half_character
 from ttc.toolformats.notation import ToolFormat, holes_of, types_of
@@ -26,24 +25,10 @@ from ttc.toolformats.notation import ToolFormat, holes_of, types_of
 ToolChoice = Literal["auto", "none", "required"]
 # OpenAI takes 64 characters, and Anthropic twice as many: names of MCP servers and of their functions together.
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 _BLANK = r"BLANK: /[ \n]{0,4}/"
 _TEXT = r"TEXT: /(.|\n)*/"
 _FORM = "structured"
 """The answer kind of calls and JSON."""
-MAX_PROPERTIES = 5000
-"""Of a schema, in all its objects together, as OpenAI's API has it: the time to read one grows with the square."""
-MAX_CONSTANTS = 5000
-"""Parts of the lists and objects that stand in the const and enum of a request: each is a rule of the grammar, which
-takes seconds for some ten thousand, and the stack for one object of as many."""
-MAX_ITEMS = 10_000
-"""Of all minItems and maxItems of a request, added up: a grammar has symbols for each item, and all memory for 1e9."""
-MAX_LEVELS = 500
-"""Of a schema, its references followed: the library goes down them on the stack, and the server ends with that."""
-MAX_PATTERNS = 12
-"""That one text may have to fit together: whether any does takes twice the time with each more of them."""
-MAX_PATTERN_PROPERTIES = 100
-"""Of a schema: whether any two of their names overlap is worked out, which takes minutes for some hundreds."""
 _WORDS = r"WORDS: /[^{\[ \n](.|\n)*/"
 
 
@@ -89,9 +74,9 @@ class AnswerForm:
         """
         if not self.held:
             return None
-        schema = None if self.schema is None else _holdable(self.schema, self.strict, self.schema_field)
+        schema = None if self.schema is None else holdable(self.schema, self.strict, self.schema_field)
         if not self.offer:
-            return _join("start: BLANK answer", f"answer: {_json(schema)}", _BLANK)
+            return joined("start: BLANK answer", f"answer: {json_rule(schema)}", _BLANK)
         return self._calls(form, encode, schema, stops)
 
     def read(self, form: ToolFormat, text: str) -> tuple[str, tuple[ToolCall, ...]]:
@@ -119,31 +104,25 @@ class AnswerForm:
     ) -> str:
         """The grammar where functions may be called."""
         functions = [_held(tool["function"]) for tool in self.offer if self.named in (None, tool["function"]["name"])]
-        parts = _objects([function["parameters"] for function in functions])
-        for num, most, what in (
-            (_num_items(parts), MAX_ITEMS, "minItems and maxItems"),
-            (_num_constants(parts), MAX_CONSTANTS, "constants"),
-        ):
-            if num > most:
-                raise _unsupported("tools", f"their {what} together come to more than {most}")
+        check_together([function["parameters"] for function in functions], "tools")
         mark, rules = form.trigger, [*_CallRules(form, encode, self.parallel).of(functions), _BLANK]
         whole = f"{_mark(mark, encode)} body" if mark else "body"
         if self.choice == "required":
-            return _join(f"start: BLANK {whole}", *rules)
+            return joined(f"start: BLANK {whole}", *rules)
         if schema is not None:
-            return _join(f"start: BLANK ({whole} | answer)", f"answer: {_json(schema)}", *rules)
+            return joined(f"start: BLANK ({whole} | answer)", f"answer: {json_rule(schema)}", *rules)
         stops = [stop for stop in stops if not mark or (stop not in mark and mark not in stop)]
         ends = "(" + " | ".join(map(_quoted, stops)) + ")"
         if not mark:
             stopped = [f"stopped[lazy]: WORDS {ends}"] if stops else []
             start = f"start: BLANK (body | WORDS{' | stopped' if stops else ''})"
-            return _join(start, _WORDS, *stopped, *rules)
+            return joined(start, _WORDS, *stopped, *rules)
         # A lazy lexeme ends at the first mark and excludes all others: once a call has begun, it must be one.
         heads = [f"head[lazy]: TEXT {_quoted(mark)}", *_special(mark, encode, "special: TEXT {}")]
         start = "start: (head | special) body | TEXT" if len(heads) > 1 else "start: head body | TEXT"
         if stops:
             start, heads = f"{start} | stopped", [*heads, f"stopped[lazy]: TEXT {ends}"]
-        return _join(start, *heads, _TEXT, *rules)
+        return joined(start, *heads, _TEXT, *rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +141,10 @@ class _CallRules:
         if form.listed:
             list_schema = {"minItems": 1, **({} if self.parallel else {"maxItems": 1})}
             items = self._objects(functions, "/items/anyOf")
-            rules.append(f"call: {_json({'type': 'array', 'items': {'anyOf': items}, **list_schema})}")
+            rules.append(f"call: {json_rule({'type': 'array', 'items': {'anyOf': items}, **list_schema})}")
         else:
             if "{object}" in form.call:
-                rules.append(f"value: {_json({'anyOf': self._objects(functions, '/anyOf')})}")
+                rules.append(f"value: {json_rule({'anyOf': self._objects(functions, '/anyOf')})}")
             texts = [self._call(number, function, rules) for number, function in enumerate(functions)]
             if not opening and form.trigger:  # each call begins with the mark, and that of the first has been read
                 first = "unmarked"
@@ -203,17 +182,15 @@ class _CallRules:
         """The rules of a function's arguments, as a hole has them."""
         schema, place, is_strict = function["parameters"], _place(function), bool(function.get("strict"))
         if hole == "json":
-            return [f"{rule}: {_json(schema)}"]
+            return [f"{rule}: {json_rule(schema)}"]
         properties = schema.get("properties", {} if schema.get("additionalProperties") is False else None)
-        if not isinstance(properties, Mapping) or _names_others(schema):
+        if not isinstance(properties, Mapping) or names_others(schema):
             if is_strict:
-                raise _unsupported(place, "this model writes arguments one by one, so all must stand in properties")
+                raise unheld(place, "this model writes arguments one by one, so all must stand in properties")
             return self._free(rule, hole)
         text_name = next((name for name, part in properties.items() if _is_shaped(part)), None)
         if is_strict and text_name is not None and hole != "python":
-            raise _unsupported(
-                place, f"{text_name} has a pattern, format or length, and this model's texts have no quotes"
-            )
+            raise unheld(place, f"{text_name} has a pattern, format or length, and this model's texts have no quotes")
         required = schema.get("required")
         needs = {name for name in required if isinstance(name, str)} if isinstance(required, list) else set()
         definitions = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
@@ -232,9 +209,9 @@ class _CallRules:
             before, after = self.form.quotes or ("", "")
             if hole == "python":
                 words = " | ".join([f"{rule}j", *_python_words(types, schema)])
-                return [f"{rule}: {_quoted(name + sign)} ({words})", f"{rule}j: {_json(schema)}"]
+                return [f"{rule}: {_quoted(name + sign)} ({words})", f"{rule}j: {json_rule(schema)}"]
             if not before or types != {"string"}:
-                return [f"{rule}: {_quoted(name + sign)} {rule}v", f"{rule}v: {_json(schema)}"]
+                return [f"{rule}: {_quoted(name + sign)} {rule}v", f"{rule}v: {json_rule(schema)}"]
             text, rules = self._quoted_text(f"{rule}v", schema, after)
             return [f"{rule}: {_quoted(name + sign)} {self._text(before)} {text}", *rules]
         parts = holes_of(self.form.argument)
@@ -252,7 +229,7 @@ class _CallRules:
         at = parts.index("value")
         if not is_text:
             texts[at] = f"{rule}v"
-            return [f"{rule}: {' '.join(text for text in texts if text)}", f"{rule}v: {_json(schema)}"]
+            return [f"{rule}: {' '.join(text for text in texts if text)}", f"{rule}v: {json_rule(schema)}"]
         value, rules = self._quoted_text(f"{rule}v", schema if types == {"string"} else {}, after + parts[at + 1])
         head = [*texts[:at], self._text(before)]
         texts = [*head, value, *texts[at + 2 :]]
@@ -278,13 +255,18 @@ class _CallRules:
         if hole != "tags":
             sign, comma = ("=", ", ") if hole == "python" else (":", ",")
             pair = f'{rule}x: KEY "{sign}" {rule}v'
-            return [f'{rule}: ({rule}x ("{comma}" {rule}x)*)?', pair, f"{rule}v: {_json({})}", f"{rule.upper()}{key}"]
+            return [
+                f'{rule}: ({rule}x ("{comma}" {rule}x)*)?',
+                pair,
+                f"{rule}v: {json_rule({})}",
+                f"{rule.upper()}{key}",
+            ]
         parts = holes_of(self.form.argument)
         kinds = {"key": f"{rule.upper()}KEY", "string": '"false"', "type": '"object"'}
         texts = [kinds[part] if at % 2 and part in kinds else self._text(part) for at, part in enumerate(parts)]
         texts[parts.index("value")] = f"{rule}v"
         names = " ".join(text for text in texts if text)
-        return [f"{rule}: {rule}x*", f"{rule}x: {names}", f"{rule}v: {_json({})}", f"{rule.upper()}{key}"]
+        return [f"{rule}: {rule}x*", f"{rule}x: {names}", f"{rule}v: {json_rule({})}", f"{rule.upper()}{key}"]
 
     def _text(self, text: str) -> str:
         """A literal, each mark in it as characters or as the token that it is in this vocabulary."""
@@ -323,16 +305,8 @@ def _is_shaped(schema: Any) -> bool:
     return isinstance(schema, Mapping) and "string" in types_of(schema) and any(name in schema for name in names)
 
 
-def _join(*rules: str) -> str:
-    return "\n".join(["%llguidance {}", *rules])
-
-
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
-
-
-def _json(schema: Any) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": _SPACING} if isinstance(schema, dict) else schema)
 
 
 def _special(mark: str, encode: Callable[[str], tuple[int, ...]], rule: str) -> list[str]:
@@ -351,8 +325,8 @@ def _held(function: Mapping[str, Any]) -> dict[str, Any]:
     Where its schema is made of others, those name them.
     """
     own = function.get("parameters") or {"type": "object", "properties": {}}
-    schema = {**({} if _names_others(own) else _CLOSED), **own}
-    return {**function, "parameters": _holdable(schema, bool(function.get("strict")), _place(function))}
+    schema = {**({} if names_others(own) else _CLOSED), **own}
+    return {**function, "parameters": holdable(schema, bool(function.get("strict")), _place(function))}
 
 
 def _place(function: Mapping[str, Any]) -> str:
@@ -365,186 +339,13 @@ def _call(function: Mapping[str, Any], fields: tuple[str, str], root: str) -> di
     constant = {name: {"const": function["name"]}} if name else {}
     return {
         "type": "object",
-        "properties": {**constant, arguments: _moved(function["parameters"], f"{root}/properties/{arguments}")},
+        "properties": {**constant, arguments: rooted(function["parameters"], f"{root}/properties/{arguments}")},
         "required": [*constant, arguments],
         "additionalProperties": False,
     }
 
 
 _CLOSED: Mapping[str, Any] = {"additionalProperties": False}
-_COMPOSED = frozenset({"$ref", "allOf", "anyOf", "oneOf", "if"})
-"""Keywords that bring properties beside those of the schema itself."""
-_CONSTRAINTS = frozenset(
-    {"pattern", "format", "properties", "patternProperties", "additionalProperties", "items", "prefixItems"}
-)
-"""Keywords of a schema itself that such others add to."""
-_DATA = ("const", "enum", "default", "examples")
-"""Keywords whose values are no schemas."""
-_TABLES = ("properties", "patternProperties", "$defs", "definitions")
-"""Keywords whose values are schemas by name, whatever the name."""
-Parts: TypeAlias = Sequence[Mapping[str, Any]]
-"""Every object in a schema (`_objects`)."""
-
-
-def _names_others(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema has properties beside those that it describes itself."""
-    required, own = schema.get("required"), schema.get("properties") or {}
-    is_list = isinstance(required, list) and isinstance(own, Mapping)
-    return bool(_COMPOSED & schema.keys()) or (is_list and any(str(name) not in own for name in required or ()))
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """`schema` with its references to itself as they are once it stands at `root`: pydantic's own schemas have them."""
-    if isinstance(schema, list):
-        return [_moved(part, root) for part in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    moved = {name: part if name in _DATA else _moved_part(name, part, root) for name, part in schema.items()}
-    place = schema.get("$ref")
-    return moved | {"$ref": f"#{root}{place[1:]}"} if isinstance(place, str) and place.startswith("#") else moved
-
-
-def _moved_part(name: str, part: Any, root: str) -> Any:
-    if name in _TABLES and isinstance(part, Mapping):
-        return {own: _moved(schema, root) for own, schema in part.items()}
-    return _moved(part, root)
-
-
-def _holdable(schema: Mapping[str, Any], strict: bool, place: str) -> Mapping[str, Any]:
-    """`schema`, or any object where it cannot be held and need not be; raises ApiError where it must."""
-    import llguidance
-
-    error = _excess(schema) or llguidance.LLMatcher.validate_grammar(_join(f"start: {_json(schema)}"))
-    if not error:
-        return schema
-    if strict:
-        raise _unsupported(place, error)
-    return {"type": "object"}
-
-
-def _unsupported(place: str, error: str) -> ApiError:
-    """The refusal of a schema that cannot be held."""
-    reason = " ".join(error.split())[:300]
-    return ApiError(400, "unsupported_schema", f"{place} cannot be held to: {reason}", param=place.partition(":")[0])
-
-
-def _excess(schema: Mapping[str, Any]) -> str:
-    """What `schema` has too much of for the library, which has no bounds of its own; "" where nothing."""
-    parts = _objects(schema)
-    for num, most, what in (
-        (_num_properties(parts), MAX_PROPERTIES, "properties"),
-        (_num_constants(parts), MAX_CONSTANTS, "parts in its constants"),
-        (_num_items(parts), MAX_ITEMS, "items in its minItems and maxItems together"),
-        (_num_levels(schema), MAX_LEVELS, "levels, its references followed"),
-        (_num_meeting(parts), MAX_PATTERNS, "patterns, and schemas that add to each other"),
-        (_num_pattern_properties(parts), MAX_PATTERN_PROPERTIES, "patternProperties"),
-    ):
-        if num > most:
-            return f"it has {num:.16g} {what}, and at most {most} are read"
-    return ""
-
-
-def _objects(value: Any) -> list[Mapping[str, Any]]:
-    """Every object in a JSON value."""
-    objects, todo = [], [value]
-    while todo:
-        part = todo.pop()
-        objects += [part] if isinstance(part, Mapping) else []
-        todo += [child for child in (part.values() if isinstance(part, Mapping) else part) if _is_compound(child)]
-    return objects
-
-
-def _is_compound(value: Any) -> bool:
-    return isinstance(value, Mapping | list)
-
-
-def _num_properties(parts: Parts) -> int:
-    """The properties of all objects in a schema, those that are only required included."""
-    tables = ((part.get("properties"), part.get("required")) for part in parts)
-    return sum(
-        len({*(own if isinstance(own, Mapping) else ()), *map(str, required if isinstance(required, list) else ())})
-        for own, required in tables
-    )
-
-
-def _num_pattern_properties(parts: Parts) -> int:
-    """The entries of all tables patternProperties in a schema."""
-    tables = (part.get("patternProperties") for part in parts)
-    return sum(len(own) for own in tables if isinstance(own, Mapping))
-
-
-def _num_constants(parts: Parts) -> int:
-    """The parts of all lists and objects in the const and enum of a schema; an empty one counts as one."""
-    values = [part["const"] for part in parts if "const" in part]
-    values += [value for part in parts if isinstance(part.get("enum"), list) for value in part["enum"]]
-    num = 0
-    while values:
-        inner = [value for value in values if _is_compound(value)]
-        num += sum(max(len(value), 1) for value in inner)
-        values = [child for value in inner for child in (value.values() if isinstance(value, Mapping) else value)]
-    return num
-
-
-def _num_items(parts: Parts) -> float:
-    """The minItems and maxItems of all lists in a schema, added up."""
-    bounds = (part.get(name) for part in parts for name in ("minItems", "maxItems"))
-    return sum(max(bound, 0) for bound in bounds if isinstance(bound, int | float))
-
-
-def _num_meeting(parts: Parts) -> int:
-    """The patterns in a schema, where one of its parts adds to another, so that they may meet; else none."""
-    adds = any("allOf" in part or (_COMPOSED & part.keys() and _CONSTRAINTS & part.keys()) for part in parts)
-    return sum(isinstance(part.get(name), str) for part in parts for name in ("pattern", "format")) if adds else 0
-
-
-def _num_levels(schema: Mapping[str, Any]) -> int:
-    """Most levels within each other in `schema`, references followed; where they lead in circles, all of them."""
-    seen: dict[int, tuple[int, dict[str, int]]] = {}
-    below: dict[str, tuple[int, dict[str, int]]] = {}
-    todo = ["#"]
-    while todo:
-        name = todo.pop()
-        if name in below:
-            continue
-        part = _at(schema, name)
-        below[name] = seen[id(part)] = seen.get(id(part)) or _levels(part)
-        if len(below) > MAX_LEVELS:
-            return len(below)
-        todo += below[name][1]
-    try:
-        order = list(TopologicalSorter({name: refs for name, (_, refs) in below.items()}).static_order())
-    except CycleError:
-        return sum(levels for levels, _ in below.values())
-    deepest: dict[str, int] = {}
-    for name in order:
-        levels, refs = below[name]
-        deepest[name] = max([levels, *(above + deepest[ref] for ref, above in refs.items())])
-    return deepest["#"]
-
-
-def _levels(part: Any) -> tuple[int, dict[str, int]]:
-    """How many objects and lists lie within each other in `part`, and of each reference how many it lies within."""
-    level, num = [part], 0
-    refs: dict[str, int] = {}
-    while level:
-        num += 1
-        objects = [item for item in level if isinstance(item, Mapping)]
-        refs |= {ref: num for item in objects if isinstance(ref := item.get("$ref"), str)}
-        inner = [list(item.values()) for item in objects] + [item for item in level if isinstance(item, list)]
-        level = [child for children in inner for child in children if isinstance(child, Mapping | list)]
-    return num, refs
-
-
-def _at(schema: Any, ref: str) -> Any:
-    """What a reference leads to, by its path in `schema`; all of that where it says so in another way."""
-    part = schema
-    try:
-        for step in unquote(ref).split("/")[1:] if ref.startswith("#/") else ():
-            step = step.replace("~1", "/").replace("~0", "~")
-            part = part[int(step)] if isinstance(part, list) else part[step]
-    except (LookupError, ValueError, TypeError):
-        return schema
-    return part
 
 
 @dataclass(frozen=True, slots=True)

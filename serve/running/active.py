@@ -56,7 +56,7 @@ class _Attempt:
     charged: int = 0
     """Tokens that its key was charged."""
     price: int = 0
-    """What they cost, in billionths of a dollar."""
+    """What those of them that were kept cost, in billionths of a dollar."""
 
     @property
     def counts(self) -> TokenCounts:
@@ -268,7 +268,13 @@ class ActiveRequest:
     def spent(self) -> tuple[SpentRecord, ...]:
         """What each model was charged."""
         return tuple(
-            SpentRecord(attempt.plan.model.name, attempt.plan.strategy, attempt.usage, attempt.charged, attempt.price)
+            SpentRecord(
+                attempt.plan.model.name,
+                attempt.plan.strategy,
+                attempt.usage,
+                attempt.charged,
+                attempt.price + attempt.plan.model.spec.price(0, attempt.usage.overrun),
+            )
             for attempt in self._attempts
         )
 
@@ -316,11 +322,11 @@ class ActiveRequest:
     def _book(self, tokens: int, overrun: int, counts: TokenCounts) -> None:
         """Charge more tokens; `counts` are all that the attempt has read and written by now."""
         attempt = self._attempts[-1]
-        price = attempt.plan.model.spec.price(counts.prompt, counts.completion + attempt.usage.overrun)
-        more = max(price - attempt.price, 0)
+        spec = attempt.plan.model.spec
+        more = max(spec.price(counts.prompt, counts.completion) - attempt.price, 0)
         attempt.charged += tokens + overrun
         attempt.price += more
-        self._ticket.charge(tokens, overrun, more)
+        self._ticket.charge(tokens, overrun, more, spec.price(0, overrun))
 
 
 class OutOfBudget(ApiError):

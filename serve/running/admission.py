@@ -44,7 +44,7 @@ class Ticket:
         self.is_whole = is_whole
         self.tokens, self.money, self._book = reservation.tokens, reservation.money, book
         self.headers = {} if reservation.standing is None else reservation.standing.headers()
-        self._used = self._overrun = self._price = 0
+        self._used = self._overrun = self._price = self._overrun_price = 0
 
     @property
     def left(self) -> int | None:
@@ -57,23 +57,33 @@ class Ticket:
 
         They count only up to what was reserved, since the request's own limit does not include them.
         """
-        whole = self._used + self._overrun
-        return max(self._used, whole if self.tokens is None else min(whole, self.tokens))
+        return _within(self._used, self._overrun, self.tokens)
+
+    @property
+    def _paid(self) -> int:
+        """The like in money."""
+        return _within(self._price, self._overrun_price, self.money)
 
     @property
     def money_left(self) -> int | None:
         """What may still be spent of `money`."""
-        return None if self.money is None else max(self.money - self._price, 0)
+        return None if self.money is None else max(self.money - self._paid, 0)
 
-    def charge(self, tokens: int, overrun: int = 0, price: int = 0) -> None:
+    def charge(self, tokens: int, overrun: int = 0, price: int = 0, overrun_price: int = 0) -> None:
         """Count what was spent and its price; `overrun` are tokens that were drawn and not kept."""
         self._used += tokens
         self._overrun += overrun
         self._price += price
+        self._overrun_price += overrun_price
 
     def leave(self) -> None:
         """Book what was spent."""
-        self._book(self._spent, self._price)
+        self._book(self._spent, self._paid)
+
+
+def _within(used: int, overrun: int, reserved: int | None) -> int:
+    """What was used, and of the overrun what is reserved; None reserves all."""
+    return used + (overrun if reserved is None else max(min(overrun, reserved - used), 0))
 
 
 class Admission:

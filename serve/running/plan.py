@@ -51,8 +51,8 @@ QUESTION = 200
 class RequestPlan:
     """A request bound to a model, a strategy and limits.
 
-    `sequences` is how many draws it may make, `at_once` how many of them may run together; `adds_text` says that its
-    replies have text that no draw sampled.
+    `sequences` is how many draws it may make, `at_once` how many of them may run together; `added` is most characters
+    that its strategy adds to its replies, None if it adds none.
     """
 
     request: ServeRequest
@@ -71,14 +71,14 @@ class RequestPlan:
     prompts: tuple[Prompt, ...]
     sequences: int
     at_once: int
-    adds_text: bool
+    added: int | None
     questions: tuple[int, int] = (0, 0)
     """Most that its strategy asks by itself, and how many of its texts each shows."""
     scorer: object | None = None
     ranks: bool = False
     """Whether its strategy cannot do without the scorer."""
     prepaid: int | None = None
-    """Tokens that a key has reserved for one choice beyond its budget: for prompts, and text that is not sampled."""
+    """Tokens that a key has reserved for one choice beyond its budget and its prompt."""
     adjusted: Mapping[str, Any] = field(default_factory=dict)
     """Values used instead of requested ones, by field: the preset's, or what a quota or a fallback's context leaves."""
 
@@ -90,13 +90,14 @@ class RequestPlan:
     @property
     def max_ids(self) -> int | None:
         """Most tokens of a draw, what thinking control puts in included; None where its strategy adds text."""
-        return None if self.adds_text else self.sampling.max_tokens
+        return self.sampling.max_tokens if self.added is None else None
 
     @property
     def most_tokens(self) -> int:
         """Most tokens it may spend: its prompt, its draws and as many again or their scoring; or its budget.
 
-        Questions of the strategy's own are draws, too, each with a prompt that is read beside the budget.
+        Questions of the strategy's own are draws, too, each with a prompt that is read beside the budget, as is the
+        text that it adds.
         """
         longest, drawn = self.sampling.max_tokens, self.sequences * self.sampling.max_tokens
         if self.direct:
@@ -104,7 +105,14 @@ class RequestPlan:
         num_questions, num_shown = self.questions
         whole = (self.budget.tokens or 0) * self.request.num_replies
         read = num_questions * (self.num_prompt + min(num_shown * longest, whole) + QUESTION)
+        read += (self.added or 0) * self.request.num_replies // CHARS_OF_TOKEN
         return self.num_prompt + read + min(drawn + max(drawn, self._scoring(drawn)) + num_questions * longest, whole)
+
+    @property
+    def least_tokens(self) -> int:
+        """Its prompt, and what each choice needs, or each draw where an upstream server makes all at once."""
+        num_answers = self.sequences if self.request.forward else self.request.num_replies
+        return self.num_prompt + num_answers * (self.settled.control.min_tokens + 1)
 
     def _scoring(self, drawn: int) -> int:
         """Most tokens that its scorer takes for so many tokens of its draws, and for its prompt, once."""
@@ -143,6 +151,12 @@ class RequestPlan:
         text = json.dumps(self.request.forward, ensure_ascii=False) if self.request.forward else self.prompts[0].text
         return self.sequences * (len(text) // CHARS_OF_TOKEN)
 
+    def prepaid_for(self, index: int) -> int | None:
+        """Tokens that choice `index` may take beside its budget: for prompts, and for text that nobody samples."""
+        ids = self.prompts[index // self.request.num_choices].token_ids
+        own = self.num_prompt // self.request.num_replies if ids is None else len(ids)
+        return None if self.prepaid is None else self.prepaid + own
+
     def within(self, tokens: int | None) -> RequestPlan:
         """The same plan limited to so many tokens, its prompt included; None changes nothing."""
         if tokens is None:
@@ -154,7 +168,7 @@ class RequestPlan:
         plan = replace(
             self,
             budget=Budget(tokens=budget),
-            prepaid=self.num_prompt // self.request.num_replies + each - budget,
+            prepaid=each - budget,
             sampling=replace(self.sampling, max_tokens=held),
         )
         asked = self.request.sampling.max_tokens
@@ -252,7 +266,7 @@ async def make_plan(
         prompts=prompts,
         sequences=width * request.num_replies,
         at_once=offer.at_once(arguments) * request.num_replies,
-        adds_text=offer.drawing.adds_text,
+        added=offer.drawing.added(offer.function, arguments),
         questions=offer.questions(arguments, request.num_replies),
         scorer=scorer,
         ranks=offer.needs_scorer,
@@ -307,7 +321,7 @@ def _scorer(
             raise invalid("ttc.scorer", f"ttc.scorer: model {model.name} has no scorer {name!r} (known: {names})")
         return model.scorers[name]
     if needs:
-        why = f"strategy {strategy} needs a scorer, and model {model.name} has none here (ttc serve --scorer NAME)"
+        why = f"strategy {strategy} needs a scorer, and model {model.name} has none here: ask for another strategy"
         raise invalid("ttc.strategy", why)
     return None
 

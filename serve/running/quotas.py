@@ -2,9 +2,8 @@
 
 Tokens are those of prompts and those that are drawn, as in the usage of a reply; money is in billionths of a dollar. A
 request reserves all that it may spend, so no number of requests at once passes a limit; what it did not spend comes
-back with its end. A budget is passed only by what no reservation foresees of the requests that run at once: prompts
-that an upstream server counts longer than estimated, prompts that a strategy makes of its own draws, and tokens that
-were drawn and not kept.
+back with its end. A limit is passed only by what others count beyond their estimate: the prompt of an upstream server,
+and the reading of a scorer that states no price.
 
 A minute is the last 60 seconds. A budget's time begins with its first request; what was spent of it is kept in a file
 (`Spending`), as of the last request that ended. These are the quotas of one process; processes that serve the same keys

@@ -13,9 +13,20 @@ from typing import Any, NamedTuple
 
 from serve.requests.errors import ApiError
 from serve.requests.fields import ServeRequest
-from serve.running import events
 from serve.running.admission import FairShare
 from serve.running.deltas import Deltas, Markers, cut_at_stop, pieces_of
+from serve.running.events import (
+    AnswerDelta,
+    Done,
+    Finish,
+    FinishReason,
+    SearchProgress,
+    ServeEvent,
+    Started,
+    ThinkingDelta,
+    TokenCounts,
+    TokenLogprob,
+)
 from serve.running.forward import call_id, execute_forward
 from serve.running.plan import RequestPlan
 from serve.running.quotas import MINUTE_S, too_many
@@ -38,7 +49,7 @@ from ttc.core import (
 )
 from ttc.session.thinking import split
 
-Emit = Callable[[events.ServeEvent], None]
+Emit = Callable[[ServeEvent], None]
 Charge = Callable[[Usage], None]
 _NOTHING = Answer("", None, finish_reason="length")
 """The answer if only the prompt is requested."""
@@ -49,9 +60,9 @@ _log = logging.getLogger("serve")
 class _Choice:
     """A finished choice: what is sent, counted and told of it; `roots` are the prompts it read, each with its cache."""
 
-    finish: events.Finish
-    returned: events.TokenCounts
-    written: events.TokenCounts
+    finish: Finish
+    returned: TokenCounts
+    written: TokenCounts
     roots: Mapping[tuple[int, ...], int]
     answer: Answer
     thought: str
@@ -59,7 +70,7 @@ class _Choice:
     cut_call: str
 
 
-async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge: Charge, interval_s: float) -> None:
+async def execute(plan: RequestPlan, started: Started, emit: Emit, charge: Charge, interval_s: float) -> None:
     """Run `plan` and emit its events, `Done` last; `charge` is told what each choice cost, however it ended.
 
     Raises:
@@ -74,10 +85,10 @@ async def execute(plan: RequestPlan, started: events.Started, emit: Emit, charge
         _choice(plan, started.id, index, share, emit, charge, interval_s) for index in range(plan.request.num_replies)
     )
     ids = plan.prompts[0].token_ids if plan.request.return_token_ids else None
-    emit(events.Done(_price(plan, choices), _result(plan, choices), ids))
+    emit(Done(_price(plan, choices), _result(plan, choices), ids))
 
 
-def _price(plan: RequestPlan, choices: Sequence[_Choice]) -> events.TokenCounts:
+def _price(plan: RequestPlan, choices: Sequence[_Choice]) -> TokenCounts:
     """What the whole request cost: choices of one prompt read it once."""
     total = sum((choice.written for choice in choices[1:]), choices[0].written)
     prompts: dict[tuple[int, tuple[int, ...]], int] = {}
@@ -98,10 +109,10 @@ async def _choice(
     deltas = _deltas(plan, index, emit)
     streams = plan.direct and request.stream and engine.capabilities.token_ids
     level = plan.progress if request.stream else "off"
-    board = Board(level, lambda data: emit(events.SearchProgress(data)), interval_s, show=request.thinking.show)
+    board = Board(level, lambda data: emit(SearchProgress(data)), interval_s, show=request.thinking.show)
     own = RequestEngine(engine, plan.model.gate, share, deltas if streams else None)
     session = _session(plan, name, index, prompt, own, board)
-    echo: tuple[events.TokenLogprob, ...] = ()
+    echo: tuple[TokenLogprob, ...] = ()
     reading = Usage()
 
     def charge_reading(usage: Usage) -> None:
@@ -111,7 +122,7 @@ async def _choice(
 
     try:
         if request.echo:
-            emit(events.AnswerDelta(index, prompt.text))
+            emit(AnswerDelta(index, prompt.text))
         answer = await session.attempt(plan.call) if request.draws else _NOTHING
         if request.echo and request.logprobs:
             async with plan.model.gate.slot(share):
@@ -121,7 +132,7 @@ async def _choice(
         session.close()
         charge(session.usage)
     if not session.usage.calls and answer.stop_cause == "budget":
-        raise _unpaid(plan)
+        raise _unpaid(plan, plan.prepaid_for(index))
     answer = replace(answer, usage=session.usage + reading, trace=session.trace)
     board.finish(answer)
     choice, pieces = _close(plan, index, session, own, answer)
@@ -151,13 +162,13 @@ def _deltas(plan: RequestPlan, index: int, emit: Emit) -> Deltas:
 
     def write_thinking(text: str) -> None:
         if request.thinking.show:
-            emit(events.ThinkingDelta(index, text))
+            emit(ThinkingDelta(index, text))
 
     return Deltas(
         engine.decode,
         engine.capabilities,
         write_thinking,
-        (lambda text: None) if _in_pieces(request) else (lambda text: emit(events.AnswerDelta(index, text))),
+        (lambda text: None) if _in_pieces(request) else (lambda text: emit(AnswerDelta(index, text))),
         control=plan.settled.control,
         stop=(*([] if is_json else request.sampling.stop), *(form.marks if form else ())),
         strip=_strips(request),
@@ -182,20 +193,20 @@ def _session(
         start=prompt,
         fixed=request.raw or request.prefill is not None or (request.form is not None and request.form.held),
         max_ids=plan.max_ids,
-        prepaid=plan.prepaid,
+        prepaid=plan.prepaid_for(index),
         logprobs=request.logprobs or not plan.direct,
         listen=board.take,
     )
 
 
-def _unpaid(plan: RequestPlan) -> ApiError:
+def _unpaid(plan: RequestPlan, prepaid: int | None) -> ApiError:
     """The refusal of a budget that ended before anything was drawn: the request's own, or what its key has left."""
     limit, asked = plan.budget.tokens or 0, plan.request.search.max_total_tokens
     why = f"not pay for one draw of strategy {plan.strategy}"
-    if plan.prepaid is None or (asked is not None and limit >= asked // plan.request.num_replies):
+    if prepaid is None or (asked is not None and limit >= asked // plan.request.num_replies):
         text = f"ttc.max_total_tokens = {limit} does {why}: raise it"
         return ApiError(400, "budget_exceeded", text, param="ttc.max_total_tokens")
-    left, per_minute = limit + plan.prepaid, plan.key.limits.tokens_per_minute
+    left, per_minute = limit + prepaid, plan.key.limits.tokens_per_minute
     text = (
         f"the {left} tokens that the key {plan.key.name} has left do {why}, whose prompt is longer than the request's"
     )
@@ -223,7 +234,7 @@ def _untold(plan: RequestPlan, session: WatchedSession, prompt: Prompt) -> tuple
 
 async def _echoed(
     plan: RequestPlan, prompt: Prompt, drawn: tuple[int, ...], charge: Charge
-) -> tuple[tuple[events.TokenLogprob, ...], Mapping[int, Top]]:
+) -> tuple[tuple[TokenLogprob, ...], Mapping[int, Top]]:
     """Every token of the prompt with its log-probability, the first has none; by position, the likeliest tokens.
 
     Those of `drawn`, which come behind it, too.
@@ -243,7 +254,7 @@ async def _echoed(
         values = await engine.logprobs(ids, 1, charge)
     texts = pieces_of(engine.decode, ids)
     return tuple(
-        events.TokenLogprob(text, value, _likeliest(engine.decode, tops.get(position, ())))
+        TokenLogprob(text, value, _likeliest(engine.decode, tops.get(position, ())))
         for position, (text, value) in enumerate(zip(texts, (None, *values), strict=True))
     ), tops
 
@@ -252,8 +263,8 @@ def _best(row: Mapping[int, float], k: int) -> Top:
     return tuple(sorted(row.items(), key=lambda pair: (-pair[1], pair[0]))[:k])
 
 
-def _likeliest(decode: Callable[[Sequence[int]], str], top: Top) -> tuple[events.TokenLogprob, ...]:
-    return tuple(events.TokenLogprob(decode([token]), logprob) for token, logprob in top)
+def _likeliest(decode: Callable[[Sequence[int]], str], top: Top) -> tuple[TokenLogprob, ...]:
+    return tuple(TokenLogprob(decode([token]), logprob) for token, logprob in top)
 
 
 def _chosen(trace: Sequence[Event]) -> Path | None:
@@ -263,7 +274,7 @@ def _chosen(trace: Sequence[Event]) -> Path | None:
 
 def _close(
     plan: RequestPlan, index: int, session: WatchedSession, own: RequestEngine, answer: Answer
-) -> tuple[_Choice, list[events.AnswerDelta]]:
+) -> tuple[_Choice, list[AnswerDelta]]:
     """Count a finished choice and build what is sent of it; the pieces of its answer, with their log-probabilities."""
     request = plan.request
     path = _chosen(answer.trace)
@@ -271,7 +282,7 @@ def _close(
     thinking = answer.thinking.lstrip() if _strips(request) else answer.thinking
     tokens = _Tokens(plan, session, [] if path is None else session.along(path), own.tops)
     shown = _shown(plan, answer.text, behind_thought=tokens.has_block)
-    finish = events.Finish(
+    finish = Finish(
         index=index,
         reason=_reason(answer, path, has_calls=bool(shown.calls)),
         thinking=thinking if request.thinking.show else "",
@@ -332,18 +343,18 @@ def _counts(
     root: tuple[int, ...] | None,
     tokens: _Tokens,
     winner: Candidate | None,
-) -> tuple[events.TokenCounts, events.TokenCounts]:
+) -> tuple[TokenCounts, TokenCounts]:
     """What the returned draw has, and what the whole choice cost but for the prompts it read."""
     usage = session.usage
     num_written = tokens.num_ids if root is not None else winner.num_tokens if winner else 0
-    returned = events.TokenCounts(
+    returned = TokenCounts(
         prompt=len(root or ()),
         cached=own.cached.get(root or (), 0),
         completion=num_written,
         reasoning=tokens.num_reasoning,
     )
     completion = usage.generated + usage.judged + session.num_injected
-    written = events.TokenCounts(
+    written = TokenCounts(
         prompt=usage.scored,
         completion=completion,
         reasoning=usage.thinking,
@@ -377,7 +388,7 @@ def _thinking(plan: RequestPlan, tokens: _Tokens, answer: Answer) -> dict[str, A
     }
 
 
-def _reason(answer: Answer, path: Path | None, *, has_calls: bool) -> events.FinishReason:
+def _reason(answer: Answer, path: Path | None, *, has_calls: bool) -> FinishReason:
     """How the chosen draw ended."""
     if answer.finish_reason == "stop":
         return "tool_calls" if has_calls else "stop"
@@ -437,18 +448,18 @@ class _Tokens:
         """All ids, or only the answer's if the thought is hidden."""
         return self._ids if show else tuple(token for _, token in self._answer())
 
-    def rows(self) -> list[tuple[int, events.TokenLogprob | None]]:
+    def rows(self) -> list[tuple[int, TokenLogprob | None]]:
         """The ids of the answer, each with its log-probability; None if it was not sampled but inserted."""
-        rows: list[tuple[int, events.TokenLogprob | None]] = []
+        rows: list[tuple[int, TokenLogprob | None]] = []
         for position, token in self._answer():
             value = self._logprobs[position]
             top = self._tops.get(self._start + position, ())
             value = dict(top).get(token, value)  # of the same reading as its neighbours
-            row = events.TokenLogprob(self._engine.decode([token]), value, _likeliest(self._engine.decode, top))
+            row = TokenLogprob(self._engine.decode([token]), value, _likeliest(self._engine.decode, top))
             rows.append((token, None if value is None else row))
         return rows
 
-    def pieces(self, index: int, lead: int, answer: str) -> list[events.AnswerDelta]:
+    def pieces(self, index: int, lead: int, answer: str) -> list[AnswerDelta]:
         """The answer of choice `index` token by token; `lead` characters before it are not shown."""
         rows = self.rows()
         texts = pieces_of(self._engine.decode, [token for token, _ in rows])
@@ -456,9 +467,9 @@ class _Tokens:
         for text, (_, row) in zip(texts, rows, strict=True):
             end = begin + len(text)
             shown = answer[max(begin, 0) : max(end, 0)]
-            pieces.append(events.AnswerDelta(index, shown, () if row is None else (row,)))
+            pieces.append(AnswerDelta(index, shown, () if row is None else (row,)))
             begin = end
-        return [*pieces, events.AnswerDelta(index, answer[max(begin, 0) :], ())]
+        return [*pieces, AnswerDelta(index, answer[max(begin, 0) :], ())]
 
     def _answer(self) -> list[tuple[int, int]]:
         markers = Markers(self._starts_inside, self._engine.capabilities)
@@ -486,7 +497,7 @@ def _result(plan: RequestPlan, choices: Sequence[_Choice]) -> dict[str, Any]:
         stop_cause=first.answer.stop_cause,
     )
     returned = [choice.returned for choice in choices]
-    result["returned"] = events.TokenCounts.joined(returned).returned()
+    result["returned"] = TokenCounts.joined(returned).returned()
     result |= _cut(first)
     if len(choices) > 1:
         result["choices"] = [{"index": i, "thinking": one.thinking, **_cut(one)} for i, one in enumerate(choices)]

@@ -68,7 +68,7 @@ class InferenceService:
         if self.draining:
             left_s = max(self._until - time.monotonic(), 1.0)
             raise unavailable("draining", "the server is shutting down", retry_after_s=left_s)
-        most, least = (0, 1) if key.limits.tokens_per_minute is None else (self._most_tokens(plan), plan.num_prompt + 1)
+        most, least = (0, 1) if key.limits.tokens_per_minute is None else (self._most_tokens(plan), plan.least_tokens)
         cost = FREE if key.limits.budget is None else self._cost(plan)
         is_wide = plan.sequences > 1
         ticket = await self.admission.admit(key, plan.at_once, search=is_wide, most=most, least=least, cost=cost)
@@ -83,11 +83,11 @@ class InferenceService:
         return plan.most_tokens + len(self._fallbacks(plan)) * (plan.num_prompt + self._each(plan))
 
     def _cost(self, plan: RequestPlan) -> Expense:
-        """The money for that, and for its prompt and one token."""
+        """The money for that, and for the least that has an answer."""
         read, own = plan.num_prompt, plan.model.spec
         most = own.most_price(read, plan.most_tokens - read)
         most += sum(spec.most_price(read, self._each(plan)) for spec in self._fallbacks(plan))
-        return Expense(most, own.price(read, 1))
+        return Expense(most, own.price(read, plan.least_tokens - read))
 
     def _each(self, plan: RequestPlan) -> int:
         """Most tokens that a fallback may draw."""

@@ -194,7 +194,7 @@ def check_forward(request: ServeRequest, strategy: str, model: ServedModel) -> N
     if model.forward is None:
         why = (
             f"{field}: the engine of model {name} holds no answer to a form (embedded, vllm and sglang do, for chat "
-            "templates that write calls in JSON), and it has no upstream server (--upstream); leave it out"
+            "templates that write calls in JSON), and it has no upstream server; leave it out"
         )
         raise unsupported(field, why)
     wish = request.thinking

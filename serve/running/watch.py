@@ -39,6 +39,7 @@ from ttc.core import (
     UsageSink,
 )
 from ttc.engines.shared.wrapped import Wrapped, draw_shown
+from ttc.session.meter import Request
 from ttc.session.session import Session
 from ttc.session.thinking import Thinking
 
@@ -119,11 +120,19 @@ class WatchedSession(Session):
         try:
             drawn = await super().generate(prompt, draws, **options)
         finally:
-            self._pay(sum(end - start for completion in drawn for start, end in completion.injected))
             if not drawn:  # nor was the prompt read
                 self._pay(-before)
                 self._read.discard(_root(prompt))
         return drawn
+
+    def _request(self, prompt: Prompt, num_draws: int, *options: Any) -> Request:
+        """What the draws ask of the budget, and for what is injected into them, if that is paid for, too."""
+        request = super()._request(prompt, num_draws, *options)
+        if self._prepaid is None:
+            return request
+        most, room = request.max_tokens + request.injected, self.room(prompt)
+        most = most if room is None else min(most, room)
+        return replace(request, max_tokens=most, injected=0, holds_injected=True)
 
     def _pay(self, tokens: int) -> None:
         """Take tokens from those that are paid for in advance, then from the budget; fewer than 0 are given back."""
@@ -158,6 +167,8 @@ class WatchedSession(Session):
     def record(self, prompt: Prompt, completions: Sequence[Completion]) -> None:
         """Record what was drawn."""
         super().record(prompt, completions)
+        if self._prepaid is not None:
+            self._pay(sum(end - start for one in completions for start, end in one.injected))
         for completion in completions:
             self._drawn.setdefault(completion.path, []).append(DrawnPiece(prompt, completion))
 

@@ -199,7 +199,7 @@ def test_what_a_strategy_returns_has_no_more_ids_than_max_tokens(nano: Running, 
     reply = nano.ask(chat(QUESTION, seed=7, max_tokens=limit, return_token_ids=True, ttc=search)).json()
     num_ids = len(reply["choices"][0]["token_ids"])
     assert num_ids <= reply["ttc"]["returned"]["completion_tokens"]
-    assert reply["ttc"]["returned"]["completion_tokens"] <= limit or drawing_of(STRATEGIES.load(name)).adds_text
+    assert reply["ttc"]["returned"]["completion_tokens"] <= limit or drawing_of(STRATEGIES.load(name)).adds
 
 
 def test_every_strategy_that_is_served_is_tried(nano: Running) -> None:

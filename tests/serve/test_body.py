@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import pathlib
+import re
 import time
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import pytest
@@ -13,10 +17,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, create_model
 
 from serve.dialects import chat as chat_dialect
+from serve.operator.keys import KeyLimits, key_from_secret
 from serve.requests.body import WHOLE, RequestBody, parse_json, read
 from serve.requests.errors import ApiError, from_error
 from serve.requests.search import ServedStrategies
-from ttc.errors import ConfigError, EngineBusy, EngineError, PromptRefused
+from tests.serve.running import chat, running, served
+from ttc.engines.scripted import ScriptedEngine
+from ttc.errors import ConfigError, EngineBusy, EngineError, PromptRefused, Unsupported
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -174,3 +181,73 @@ def test_the_wait_that_an_upstream_server_asks_for_is_told_with_a_failure_of_its
         told = from_error(error)
         assert (told.status, told.headers()["retry-after"]) == (status, "7")
     assert "retry-after" not in from_error(EngineError("answered 503: broken")).headers()
+
+
+COMMAND_LINE = re.compile(r"(?<![\w-])--[a-z]|\bttc [a-z]+ [A-Z-]")
+ROOT = pathlib.Path(__file__).parents[2]
+AT_START = re.compile(
+    r"--set( \{\}: no part|$)|say which model with --model|ttc needs |(uv pip |sglang serve |VLLM_|(\{\})? --)"
+)
+"""What begins so is a command, or is said before a server takes requests."""
+
+
+def texts_in(folder: str, *without: str) -> Iterator[str]:
+    """The texts in the files of a folder, with {} for what is filled in; not those of some parts of it."""
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        if not {*without} & {*file.relative_to(ROOT / folder).parts}:
+            yield from _texts(ast.parse(file.read_text()))
+
+
+def _texts(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Expr(ast.Constant()):  # a docstring
+            return
+        case ast.JoinedStr():
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
+        case ast.Constant(str(text)):
+            yield text
+        case _:
+            for child in ast.iter_child_nodes(node):
+                yield from _texts(child)
+
+
+def test_no_text_reaches_clients_with_options_of_the_command_line() -> None:
+    words = texts_in("ttc", "cli", "commands", "verifiers", "sandbox")
+    advice = [text for text in words if COMMAND_LINE.search(text) and not AT_START.match(text)]
+    assert len(advice) > 30
+    shown = [from_error(kind(text)).message for text in advice for kind in (ConfigError, EngineError, Unsupported)]
+    assert [text for text in shown if COMMAND_LINE.search(text)] == []
+    own = [text for folder in ("requests", "running", "dialects") for text in texts_in(f"serve/{folder}", "errors.py")]
+    assert [text for text in own if COMMAND_LINE.search(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (
+            "thinking.min_tokens = 9 (--min-thinking) leaves nothing of sampling.max_tokens = 9 (--max-tokens)",
+            "min_thinking_tokens = 9 leaves nothing of max_tokens = 9",
+        ),
+        ("it needs a scorer: add --scorer prm:PATH", "it needs a scorer: add a ttc.scorer of steps"),
+        (
+            "whose context is 64: lower --max-tokens or raise scorer.max_context",
+            "whose context is 64: lower max_tokens (this server's operator can change that)",
+        ),
+        ("no cache (x): use --engine vllm", "no cache (x) (this server's operator can change that)"),
+        ("sampling.grammar: no such rule", "sampling.grammar: no such rule"),
+        ("a path of --x in a text of a user", "a path of --x in a text of a user"),
+    ],
+)
+def test_advice_names_the_fields_of_a_request_and_leaves_the_rest_to_the_operator(
+    words: str, shown: str | None
+) -> None:
+    expected = "refine: feedback=scorer needs a scorer: add a ttc.scorer of steps" if shown is None else shown
+    assert from_error(ConfigError(words)).message.startswith(expected)
+
+
+def test_a_minimum_of_thought_that_a_key_cannot_pay_for_is_refused_by_what_it_takes() -> None:
+    key = key_from_secret("alice", "a-secret-of-alice", KeyLimits(tokens_per_minute=60))
+    body = chat("hi", max_tokens=90, thinking_budget=60, min_thinking_tokens=50)
+    with running(served(ScriptedEngine(lambda prompt, path, key: "x", thinking=True)), keys=[key]) as server:
+        error = server.ask(body, authorization="Bearer a-secret-of-alice").json()["error"]
+    assert error["code"] == "token_limit_exceeded" and "at least 72 tokens" in error["message"]

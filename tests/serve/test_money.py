@@ -19,10 +19,11 @@ from serve.http.process import take_over_keys
 from serve.operator.config import load_config
 from serve.operator.keys import NANO, Key, KeyLimits, key_from_secret
 from serve.requests.errors import ApiError
+from serve.running.admission import Admission
 from serve.running.catalogue import Catalogue
 from serve.running.quotas import Expense, LocalQuotas, Quotas, Spending
 from serve.running.shared_quotas import open_quotas
-from tests.serve.running import Running, chat, running, scripted, served
+from tests.serve.running import Running, chat, running, scripted, served, spec
 from tests.serve.slow import until
 from tests.serve.test_quotas import SECRET, Clock, url
 from tests.serve.thinker import think
@@ -332,3 +333,24 @@ def test_a_row_is_written_in_less_time_than_a_request_takes(tmp_path: pathlib.Pa
     for number in range(200):
         rows.write("alice", number, 1.0)
     assert time.monotonic() - begun < 1
+
+
+def test_a_budget_never_pays_for_a_part_of_a_token() -> None:
+    prices = spec(price_in=3.0, price_out=3.0)
+    assert [prices.tokens_for(money, 1) for money in (2_999, 5_999, 6_000, 8_999)] == [1, 1, 2, 2]
+    assert spec(price_in=0.15, price_out=0.6).tokens_for(150 * 7 + 600 * 3, 7) == 10
+
+
+def test_tokens_that_were_not_kept_cost_no_more_than_is_reserved() -> None:
+    async def book(charges: Sequence[tuple[int, int]]) -> int:
+        quotas = LocalQuotas(Clock())
+        admission, key = Admission(10, quotas), poor(max_budget=1000 / NANO)
+        ticket = await admission.admit(key, 1, search=False, most=1, cost=Expense(100, 1))
+        for price, overrun in charges:
+            ticket.charge(0, 0, price, overrun)
+        ticket.leave()
+        standing = (await quotas.take(key, 1, search=False)).standing
+        return -1 if standing is None else standing.money
+
+    assert asyncio.run(book([(40, 0), (20, 90)])) == 100
+    assert asyncio.run(book([(40, 10)])) == 50

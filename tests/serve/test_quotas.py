@@ -703,3 +703,70 @@ def test_a_key_that_cannot_pay_for_a_strategys_prompt_hears_what_it_has_left(
     assert (reply.status_code, error["code"]) == (status, "token_limit_exceeded")
     assert f"the {limit - spent} tokens that the key alice has left do not pay for one draw" in error["message"]
     assert reply.headers.get("retry-after") == (None if status == 400 else "60")
+
+
+def rambles(prompt: Prompt, path: Path, key: int) -> str:
+    """Thoughts that end, that do not, and that begin again in the answer; with a call where the prompt shows a tool."""
+    words = (
+        "think" * 40,
+        f"I</think> then <think>again {'y' * (key % 90)}",
+        f"so {'x' * (key % 60)}</think> \\boxed{{{key % 9}}}",
+    )
+    call = '<tool_call>{"name": "calculator", "arguments": {"expression": "2**90"}}</tool_call>'
+    return call if "calculator" in prompt.text and key % 3 == 0 else words[key % 3]
+
+
+@pytest.mark.parametrize("wish", [{}, {"thinking_budget": 60, "min_thinking_tokens": 50}, {"n": 3, "stream": True}])
+@pytest.mark.parametrize("strategy", ["direct", "majority", "adaptive", "refine", "tools", "tree", "best_of_n"])
+def test_what_ends_a_thought_is_part_of_what_a_key_has_reserved(strategy: str, wish: dict[str, Any]) -> None:
+    more = {} if strategy == "direct" else {"ttc": {"strategy": strategy, **ASKING.get(strategy, {"n": 4})}}
+    body = chat(max_tokens=90, seed=3, **more, **wish) | {"stream_options": {"include_usage": True}}
+    if "stream" not in wish:
+        del body["stream_options"]
+    limits = (60, 150, 151, 220, 450, 20_000)
+    keys = [key_from_secret(str(limit), f"{SECRET}-{limit}", KeyLimits(tokens_per_minute=limit)) for limit in limits]
+    model = served(ScriptedEngine(rambles, thinking=True), scorers={"reads": Reads()})
+    with running(model, keys=keys) as server:
+        replies_ = {limit: server.ask(body, authorization=f"Bearer {SECRET}-{limit}") for limit in limits}
+    spent = {limit: usage_of(reply)["total_tokens"] for limit, reply in replies_.items() if reply.status_code == 200}
+    refusals = [reply.json()["error"]["code"] for reply in replies_.values() if reply.status_code != 200]
+    assert all(used <= limit for limit, used in spent.items()), spent
+    assert set(refusals) <= {"token_limit_exceeded", "invalid_value", "unsupported_parameter"}
+
+
+def test_choices_of_a_prompt_pay_for_it_once_and_are_refused_together_where_one_token_for_each_does_not_fit() -> None:
+    length = len("user: hi\nassistant: ")
+    for num_choices, status in ((3, 400), (2, 200)):
+        engine, key = ScriptedEngine(think), key_from_secret("alice", SECRET, KeyLimits(tokens_per_minute=length + 2))
+        with running(served(engine), keys=[key]) as server:
+            reply = server.ask(chat(max_tokens=9, n=num_choices), authorization=f"Bearer {SECRET}")
+        assert reply.status_code == status, reply.text
+        assert engine.counters().calls == (2 if status == 200 else 0)
+    assert usage_of(reply)["total_tokens"] == length + 2
+
+
+def test_a_path_of_a_tree_whose_hand_over_fills_its_last_token_is_scored_once() -> None:
+    class Counts(Reads):
+        num_scored = 0
+
+        async def score(self, prompts: Sequence[Prompt], on_usage: UsageSink) -> list[Score]:
+            self.num_scored += len(prompts)
+            return await super().score(prompts, on_usage)
+
+    scorer, engine = Counts(), ScriptedEngine(lambda prompt, path, key: "x" * 200, thinking=True)
+    with running(served(engine, scorers={"counts": scorer})) as server:
+        reply = server.ask(chat(max_tokens=90, thinking_budget=80, ttc={"strategy": "tree", "n": 4})).json()
+    assert reply["usage"]["completion_tokens"] == 4 * 90
+    assert scorer.num_scored == 4
+
+
+def test_results_of_tools_are_reserved_so_that_a_key_with_enough_tokens_hears_what_one_without_limits_does() -> None:
+    body = chat(max_tokens=90, seed=3, ttc={"strategy": "tools", "n": 3})
+    keys = [
+        key_from_secret("rich", SECRET, KeyLimits(tokens_per_minute=50_000)),
+        key_from_secret("free", f"{SECRET}-2"),
+    ]
+    with running(served(ScriptedEngine(rambles, thinking=True)), keys=keys) as server:
+        rich, free = (server.ask(body, authorization=f"Bearer {secret}").json() for secret in (SECRET, f"{SECRET}-2"))
+    assert rich["ttc"]["stop_cause"] == free["ttc"]["stop_cause"] == "done"
+    assert rich["usage"]["total_tokens"] == free["usage"]["total_tokens"]

@@ -264,7 +264,7 @@ FIXES: list[tuple[dict[str, Any], str]] = [
     (chat(logit_bias={"5": 1}), "http.ignore"),
     (chat(verbosity="high"), "say in a message how long"),
     (chat(cache_salt="mine"), "leave it out"),
-    (chat(tools=[{"type": "function", "function": {"name": "f"}}]), "--upstream"),
+    (chat(tools=[{"type": "function", "function": {"name": "f"}}]), "it has no upstream server; leave it out"),
     (chat(temperature=0, ttc={"strategy": "majority"}), "leave it out, or ask for direct"),
     (chat(stop="x", ttc={"strategy": "tree"}), "leave it out, or ask for another"),
     (chat(ttc={"n": 4}), "ttc.strategy chooses another"),

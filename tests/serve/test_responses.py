@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from serve.operator.config import ServeLimits
+from serve.operator.keys import key_from_secret
 from tests.serve.named_events import events
 from tests.serve.running import Running, running, scripted, served
 from tests.serve.slow import SlowEngine
+from ttc.core import Path, Prompt
+from ttc.engines.scripted import ScriptedEngine
 from ttc.engines.simulated import simulated
 from ttc.scorers.simulated import simulated as simulated_scorer
 
@@ -66,7 +70,8 @@ BAD = [
     (asked(tool_choice="required"), "tool_choice"),
     (asked(conversation="c"), "conversation"),
     (asked(prompt={"id": "p"}), "prompt"),
-    (asked(store=True), "store"),
+    (asked(previous_response_id="resp_1"), "previous_response_id"),
+    (asked([{"type": "item_reference", "id": "msg_1"}, message()]), "input[0].id"),
     (asked(text={"format": {"type": "json_schema", "name": "x", "schema": {}}}), "text.format"),
     (asked(max_output_tokens=0), "max_output_tokens"),
     (asked(reasoning={"effort": "huge"}), "reasoning.effort"),
@@ -167,3 +172,70 @@ def test_a_failure_in_a_stream_is_a_failed_response() -> None:
         last = events(server, PATH, asked())[-1]
     assert last["type"] == "response.failed"
     assert (last["response"]["status"], last["response"]["error"]["code"]) == ("failed", "deadline_exceeded")
+
+
+def tells_turns(prompt: Prompt, path: Path, key: int) -> str:
+    return " | ".join(f"{message.role} {message.content}" for message in prompt.messages)
+
+
+def text_of_reply(reply: Any) -> str:
+    return str(reply["output"][-1]["content"][0]["text"])
+
+
+@contextlib.contextmanager
+def for_two(**limits: Any) -> Iterator[Callable[..., Any]]:
+    """A server of two keys; yields what asks it, by default with the key of alice."""
+    keys = [key_from_secret(name, f"a-secret-of-{name}") for name in ("alice", "bob")]
+    with running(served(ScriptedEngine(tells_turns)), keys=keys, limits=ServeLimits(**limits)) as server:
+        yield lambda body, key="alice": server.ask(body, PATH, authorization=f"Bearer a-secret-of-{key}").json()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stored_response_is_continued_with_all_that_came_before_but_its_instructions(stream: bool) -> None:
+    with running(served(ScriptedEngine(tells_turns))) as server:
+        body = asked("one", instructions="be kind")
+        reply = events(server, PATH, body)[-1]["response"] if stream else server.ask(body, PATH).json()
+        second = server.ask(asked("two", previous_response_id=reply["id"]), PATH).json()
+        third = server.ask(asked("three", previous_response_id=second["id"]), PATH).json()
+    said = text_of_reply(reply)
+    assert reply["store"] and second["previous_response_id"] == reply["id"]
+    assert text_of_reply(second) == f"user one | assistant {said} | user two"
+    assert text_of_reply(third) == f"{text_of_reply(second)} | assistant {text_of_reply(second)} | user three"
+
+
+def test_what_is_stored_belongs_to_its_key_and_can_be_left_out() -> None:
+    with for_two() as ask:
+        reply, kept_out = ask(asked("one")), ask(asked("one", store=False))
+        reference = {"type": "item_reference", "id": reply["output"][-1]["id"]}
+        for key, body, code in (
+            ("bob", asked("two", previous_response_id=reply["id"]), "previous_response_not_found"),
+            ("bob", asked([reference, message("two")]), "item_not_found"),
+            ("alice", asked("two", previous_response_id=kept_out["id"]), "previous_response_not_found"),
+        ):
+            error = ask(body, key)["error"]
+            assert error["code"] == code and "send the whole conversation as input" in error["message"]
+        assert "output" in ask(asked([reference, message("two")]))
+    assert not kept_out["store"]
+
+
+def test_the_oldest_response_is_forgotten_for_newer_ones_and_items_with_the_last_that_holds_them() -> None:
+    with for_two(stored_bytes=15_000) as ask:
+        first = ask(asked("x" * 50))
+        second = ask(asked("y" * 50, previous_response_id=first["id"]))
+        reference = {"type": "item_reference", "id": first["output"][-1]["id"]}
+        assert ask(asked("z", previous_response_id=first["id"], store=False))["output"]
+        while "error" not in ask(asked("z", previous_response_id=first["id"], store=False)):
+            ask(asked("other", store=True))
+        assert "output" in ask(asked("z", previous_response_id=second["id"], store=False))
+        assert "output" in ask(asked([reference, message("z")], store=False)), "the second response holds it, too"
+        for _ in range(9):
+            ask(asked("other"))
+        assert ask(asked([reference, message("z")]))["error"]["code"] == "item_not_found"
+
+
+def test_a_server_that_stores_nothing_says_so_and_answers_who_did_not_ask_for_it() -> None:
+    with for_two(stored_bytes=0) as ask:
+        assert ask(asked("one"))["store"] is False
+        for body, field in ((asked(store=True), "store"), (asked(previous_response_id="r"), "previous_response_id")):
+            error = ask(body)["error"]
+            assert error["param"] == field and "limits.stored_bytes" in error["message"]

@@ -278,6 +278,24 @@ def test_responses_hold_calls_streamed_or_not_and_read_them_back(client: openai.
     assert again.output[-1].type == "message"
 
 
+def test_a_result_continues_the_call_of_a_stored_response_by_its_name_and_by_that_of_its_call(
+    client: openai.OpenAI,
+) -> None:
+    fields = as_responses(extra_body={"seed": 3})
+    del fields["seed"]
+    first = client.responses.create(**fields)
+    call = next(item for item in first.output if item.type == "function_call")
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "warm"}
+    fields["tool_choice"] = "none"
+    whole = client.responses.create(**{**fields, "input": [{"role": "user", "content": fields["input"]}, call, result]})
+    for more in (
+        {"input": [result], "previous_response_id": first.id},
+        {"input": [{"role": "user", "content": fields["input"]}, {"type": "item_reference", "id": call.id}, result]},
+    ):
+        later = client.responses.create(**{**fields, **more})
+        assert (later.output_text, later.usage.input_tokens) == (whole.output_text, whole.usage.input_tokens)
+
+
 def test_responses_are_parsed_by_the_clients_own_library(client: openai.OpenAI) -> None:
     reply = client.responses.parse(
         model="m", input="Is 7 warm?", text_format=Reading, reasoning={"effort": "none"}, max_output_tokens=100

@@ -35,7 +35,7 @@ def test_leases_plus_spent_tokens_never_exceed_the_budget(budget: int, wants: li
 
 def test_a_tight_budget_grants_fewer_full_draws_rather_than_many_cut_ones() -> None:
     assert Meter(Budget(tokens=250)).lease(Request(16, 100)) == Lease(2, 100)
-    assert Meter(Budget(tokens=70)).lease(Request(16, 100)) == Lease(1, 70)
+    assert Meter(Budget(tokens=70)).lease(Request(16, 100)) == Lease(1, 70, is_cut=True)
 
 
 def test_shares_are_equal_and_charge_the_parent() -> None:
@@ -44,7 +44,7 @@ def test_shares_are_equal_and_charge_the_parent() -> None:
     first.add(Usage(generated=50))
     with pytest.raises(BudgetExceeded, match="tokens"):
         first.lease(Request(1, 10))
-    assert second.lease(Request(1, 80)) == Lease(1, 50)
+    assert second.lease(Request(1, 80)) == Lease(1, 50, is_cut=True)
     assert parent.usage.generated == 50
 
 

@@ -201,14 +201,14 @@ class Drawing:
     """How a strategy draws, as far as who runs it for others must know.
 
     `whole`: each draw is one request to the engine, so a grammar can hold its answer. `wave` says how many draws run
-    together, from the options that it names; None: all of them. `adds_text`: a reply has text that no draw sampled
-    (results of tools), which max_tokens does not count. `asks` says, likewise, how many questions of its own it may ask
-    beside its draws, and how many of its texts each shows; None: none.
+    together, from the options that it names; None: all of them. `adds` says, likewise, how many characters that no draw
+    sampled it may add to its replies (results of tools), which max_tokens does not count; None: none. `asks` says how
+    many questions of its own it may ask beside its draws, and how many of its texts each shows; None: none.
     """
 
     whole: bool = False
     wave: Callable[..., int] | None = None
-    adds_text: bool = False
+    adds: Callable[..., int] | None = None
     asks: Callable[..., tuple[int, int]] | None = None
 
     def at_once(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> int | None:
@@ -216,6 +216,10 @@ class Drawing:
         if self.wave is None:
             return None
         return max(_told(self.wave, function, arguments), 1)
+
+    def added(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> int | None:
+        """Most characters that it adds to its replies when it is called with `arguments`; None: it adds none."""
+        return None if self.adds is None else _told(self.adds, function, arguments)
 
     def questions(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> tuple[int, int]:
         """Most questions of its own when it is called with `arguments`, and how many of its texts each shows."""
@@ -232,13 +236,13 @@ def drawing(
     *,
     whole: bool = False,
     wave: Callable[..., int] | None = None,
-    adds_text: bool = False,
+    adds: Callable[..., int] | None = None,
     asks: Callable[..., tuple[int, int]] | None = None,
 ) -> Callable[[Factory], Factory]:
     """Declare how a strategy draws (see `Drawing`); one without a declaration draws all at once and in pieces."""
 
     def declare(factory: Factory) -> Factory:
-        setattr(factory, _DRAWING, Drawing(whole, wave, adds_text, asks))
+        setattr(factory, _DRAWING, Drawing(whole, wave, adds, asks))
         return factory
 
     return declare

@@ -340,7 +340,7 @@ def beyond_block(start: int, step: int, block: int) -> int:
 
 def ended(node: Node, growth: Growth) -> bool:
     """Whether a path cannot grow: it finished, or its tokens have run out."""
-    return node.finished or node.num_sampled >= growth.sampling.max_tokens
+    return node.finished or _is_out_of_tokens(node.completion, node.num_sampled, growth)
 
 
 async def _expand(session: Session, plan: Sequence[Branch], growth: Growth) -> list[Node]:
@@ -414,15 +414,21 @@ async def _steps(
 def _after(parent: Branch | _Grown, completion: Completion, num_steps: int, growth: Growth) -> _Grown:
     """The child that a step makes from the path before it."""
     num_sampled = parent.num_sampled + completion.usage.generated
-    out_of_tokens = num_sampled >= growth.sampling.max_tokens or completion.stop_reason in (OUT_OF_CALLS, OUT_OF_ROOM)
     return _Grown(
         prompt=parent.prompt.then(completion),
         completion=completion,
         num_sampled=num_sampled,
         log_weight=parent.log_weight,
         num_steps=num_steps,
-        complete=completion.finished or out_of_tokens or num_steps == growth.verify_every,
+        complete=completion.finished
+        or _is_out_of_tokens(completion, num_sampled, growth)
+        or num_steps == growth.verify_every,
     )
+
+
+def _is_out_of_tokens(completion: Completion, num_sampled: int, growth: Growth) -> bool:
+    """Whether a path has sampled all that it may, or a step was cut since calls or the room for its ids ran out."""
+    return num_sampled >= growth.sampling.max_tokens or completion.stop_reason in (OUT_OF_CALLS, OUT_OF_ROOM)
 
 
 async def _judge(session: Session, grown: Sequence[_Grown], growth: Growth) -> list[Node]:

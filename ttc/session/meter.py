@@ -74,6 +74,7 @@ class Cost:
 class Request:
     """What draws ask of the budget: the most tokens, requests and FLOPs of each, and those of its scoring.
 
+    `max_tokens` are those that are sampled; with `holds_injected`, those that thinking control adds are among them.
     Each draw takes up to `calls` requests if thinking control continues it, or up to `most_calls` if the budget covers
     that for all draws. `injected` tokens per draw, added by thinking control, are scored but not drawn. `draw_flops`
     gives the FLOPs of drawing this many tokens after the prompt.
@@ -87,6 +88,7 @@ class Request:
     most_calls: int = 1
     injected: int = 0
     draw_flops: Callable[[int], float] = lambda num_tokens: 0.0
+    holds_injected: bool = False
     opening: bool = False
     """Where it is the first of all, it may take what its scoring would need."""
 
@@ -100,6 +102,7 @@ class Lease:
     """Permission to run `num_draws` draws of at most `max_tokens` each, and to score them at `price`.
 
     Each draw may take `max_calls` requests; None: as many as it needs. `flops` are those of one draw and its scoring.
+    `is_cut`: each has fewer tokens than were asked for. `max_ids` bounds sampled and injected tokens together.
     """
 
     num_draws: int
@@ -108,6 +111,8 @@ class Lease:
     max_calls: int | None = None
     injected: int = 0
     flops: float = 0.0
+    is_cut: bool = False
+    max_ids: int | None = None
 
     @property
     def each(self) -> int:
@@ -125,9 +130,10 @@ class Lease:
 
         Usually it has them already, since it was made from `fixed`.
         """
-        if (sampling.seed, sampling.logprobs, sampling.max_tokens) == (fixed.seed, fixed.logprobs, self.max_tokens):
+        most = min(sampling.max_tokens, self.max_tokens)
+        if (sampling.seed, sampling.logprobs, sampling.max_tokens) == (fixed.seed, fixed.logprobs, most):
             return sampling
-        return replace(sampling, seed=fixed.seed, logprobs=fixed.logprobs, max_tokens=self.max_tokens)
+        return replace(sampling, seed=fixed.seed, logprobs=fixed.logprobs, max_tokens=most)
 
 
 class Meter:
@@ -217,7 +223,7 @@ class Meter:
                 raise
             lease = self._fit(replace(request, price=FREE, num_draws=1))
         else:
-            if lease.max_tokens < request.max_tokens and self._takes_all(request):
+            if lease.is_cut and self._takes_all(request):
                 lease = self._fit(replace(request, price=FREE, num_draws=1))
         if lease.price != FREE:
             self._priced.add(request.prompt)
@@ -256,7 +262,8 @@ class Meter:
             max_calls = min(max_calls or request.calls, request.calls)  # each may read the prompt again
         # FLOPs are reserved only if they are limited: pricing them costs time on every draw.
         flops = 0.0 if limits.flops is None else request.flops(max_tokens)
-        return Lease(granted, max_tokens, price, max_calls, request.injected, flops)
+        is_cut, max_ids = max_tokens < request.max_tokens, max_tokens if request.holds_injected else None
+        return Lease(granted, max_tokens, price, max_calls, request.injected, flops, is_cut, max_ids)
 
     def _pays_for_all(self, request: Request) -> bool:
         """Whether the rest covers all draws with the most calls and FLOPs of each."""

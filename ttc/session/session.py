@@ -52,6 +52,7 @@ from ttc.seeds import derive, uniform
 from ttc.session.meter import FREE, Clock, Cost, Lease, Meter, OwnPrefixes, Request, generate_alone
 from ttc.session.thinking import (
     OUT_OF_CALLS,
+    OUT_OF_ROOM,
     Split,
     Thinking,
     answer_reserve,
@@ -78,6 +79,8 @@ def _shortened(completion: Completion, lease: Lease, sampling: Sampling, thinkin
     if completion.finish_reason != "length":
         spent = lease.max_calls is not None and completion.usage.calls >= lease.max_calls
         return spent and (thinking.min_tokens > 0 or completion.num_waits < thinking.num_waits)
+    if completion.stop_reason == OUT_OF_ROOM:
+        return lease.is_cut
     return lease.max_tokens < sampling.max_tokens or completion.stop_reason == OUT_OF_CALLS
 
 
@@ -500,8 +503,7 @@ class Session:
 
         A thought that ends by itself before that is the same as in an unlimited draw.
         """
-        shortened = lease.max_tokens < sampling.max_tokens and lease.max_calls != 1
-        if not shortened or not self._can_close(thinking):
+        if not lease.is_cut or lease.max_calls == 1 or not self._can_close(thinking):
             return thinking
         cap = max(lease.max_tokens - answer_reserve(lease.max_tokens), 1)
         if thinking.max_tokens is not None and thinking.max_tokens <= cap:
@@ -523,9 +525,9 @@ class Session:
         leased = lease.hold(sampling, self.sampling)
         seconds = self._meter.seconds_left
         if seconds is None:
-            return await self._draw(prompt, leased, draws, thinking, lease.max_calls)
+            return await self._draw(prompt, leased, draws, thinking, lease)
         works = (
-            partial(self._draw, prompt, leased, range(draw, draw + 1), thinking, lease.max_calls) for draw in draws
+            partial(self._draw, prompt, leased, range(draw, draw + 1), thinking, lease) for draw in draws
         )  # a request each, so that one can end without the others
         if self.capabilities.draws_share_time:  # in one batch with many others nothing might be finished in time
             works = (partial(self._head_start.run, work, HEAD_START * seconds) for work in works)
@@ -533,10 +535,10 @@ class Session:
         return [completion for part in completions if part is not None for completion in part]
 
     async def _draw(
-        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
+        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, lease: Lease
     ) -> list[Completion]:
         """Run draws in the engine; charge their thinking tokens; write the trace."""
-        completions = await self._run(prompt, sampling, draws, thinking, max_calls)
+        completions = await self._run(prompt, sampling, draws, thinking, lease)
         completions = _continued(self._engine, prompt, completions)
         self.record(prompt, completions)
         counts = count_sampled_thinking(prompt, completions, self.capabilities)
@@ -548,7 +550,7 @@ class Session:
         return completions
 
     async def _run(
-        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, max_calls: int | None
+        self, prompt: Prompt, sampling: Sampling, draws: range, thinking: Thinking, lease: Lease
     ) -> list[Completion]:
         """Run draws in the engine: one by one if their thinking is counted or separated from the answer."""
         generate = partial(generate_alone, self._engine, self._prefixes)
@@ -564,10 +566,10 @@ class Session:
                 draw,
                 thinking,
                 self._meter.add,
-                max_calls,
+                lease.max_calls,
                 self._enforcements.append if counted else None,
                 stops,
-                self.room(prompt),
+                self.room(prompt) if lease.max_ids is None else lease.max_ids,
                 generate,
             )
             for draw in draws

@@ -412,7 +412,9 @@ async def controlled(
             on_usage(recount(report, len(segment.token_ids) - num_kept))
         assembly.append(engine, segment, num_kept, forced)
         if action == "done" and not _goes_on(engine, assembly, segment, sampling, answer_stops, rests):
-            return assembly.finish(engine, segment.finish_reason, segment.stop_reason)
+            left, cause = _left(assembly, sampling.max_tokens, room, capabilities.max_context)
+            is_full = segment.finish_reason == "length" and segment.stop_reason is None and left < 1
+            return assembly.finish(engine, segment.finish_reason, cause if is_full else segment.stop_reason)
         if action in ("done", "continue"):
             continue
         if action == "handover" and thinking.at_cap == "stop":

@@ -22,7 +22,7 @@ from ttc.session.growing import Draw, check_pieces
 from ttc.session.session import Session, check_n
 
 
-@drawing(adds_text=True)
+@drawing(adds=lambda n, max_calls, max_result: n * max_calls * max_result)
 async def tools(
     problem: Problem,
     session: Session,

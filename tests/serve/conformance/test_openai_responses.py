@@ -91,7 +91,6 @@ def test_a_budget_holds_and_a_reply_cut_by_its_tokens_is_incomplete(client: open
 def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI) -> None:
     refused: list[tuple[str, Any]] = [
         ("previous_response_id", "resp_1"),
-        ("store", True),
         ("background", True),
         ("tools", [{"type": "web_search"}]),
         ("include", ["message.output_text.logprobs"]),

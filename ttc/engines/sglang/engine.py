@@ -166,6 +166,6 @@ class SGLangEngine(StreamingTokenEngine):
         if sampling.repetition_penalty != 1:
             raise Unsupported(
                 "sglang applies a repetition penalty to the tokens of one request, not to the whole text: "
-                "use --engine vllm or embedded, or leave repetition_penalty at 1"
+                "leave repetition_penalty at 1, or use --engine vllm or embedded"
             )
         return super()._check(prompt, sampling)
