@@ -28,8 +28,6 @@ from ttc.engines.shared.compute import alone
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong
 
-__all__ = ["FallbackBody", "FallbackDecoder", "fallback_body"]
-
 
 class FallbackBody(Body):
     """A `Body` around a transformers module. Its "hidden states" are logits, since heads differ between families."""

@@ -17,21 +17,6 @@ from ttc.engines.shared.compute import alone, attention_options
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
-__all__ = [
-    "FOREIGN",
-    "TRIED",
-    "MeasuredDims",
-    "PackedLinear",
-    "half_width",
-    "load_module",
-    "load_state",
-    "longest",
-    "measure",
-    "pack",
-    "same",
-    "words",
-]
-
 _MAX_WORDS = 300
 """Most characters quoted from an error of transformers."""
 

@@ -30,8 +30,6 @@ from ttc.engines.embedded.core.pool import SHEET
 from ttc.engines.shared.compute import alone
 from ttc.engines.shared.shape import Dims
 
-__all__ = ["TransformersBody", "paged_body"]
-
 _NAME = "ttc_paged"
 _OTHER_KINDS = ("softcap", "s_aux", "position_bias", "head_mask", "indices")
 """Arguments of attention that `Attend` does not compute."""

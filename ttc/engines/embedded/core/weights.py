@@ -23,9 +23,6 @@ from ttc.engines.shared.folder import weight_files
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError
 
-__all__ = ["Layer", "Linear", "Weights", "check_tied", "gains", "is_small", "read_tensors"]
-
-
 _LARGE = 700_000
 """Elements from which an fp32 matrix is packed: smaller ones gain nothing."""
 _SMALL_BATCH = range(2, 257)
