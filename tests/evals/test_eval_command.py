@@ -385,6 +385,17 @@ def test_answers_without_a_final_are_explained_with_what_helps_and_that_helps(
     assert "direct: 4 of 4 answers have no final: 4 cut (raise --max-tokens)\n" in stderr
 
 
+def test_texts_that_are_empty_are_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, script = tmp_path / "mine.jsonl", tmp_path / "replies.json"
+    task.write_text("".join(f'{{"problem": "{n}?", "answer": "{n}"}}\n' for n in range(3)))
+    texts = ["", " ", "from there 2 comes out"]
+    script.write_text(json.dumps({f"{n}?\n\n{INSTRUCTIONS['math']}": [text] for n, text in enumerate(texts)}))
+    arguments = ["eval", "--task", str(task), "--engine", "scripted", "--model", str(script), "--strategy", "direct"]
+    _, _, stderr = run(capsys, *arguments, "--baseline", "none", "--out", str(tmp_path / "run"))
+    assert "3 of 3 answers have no final: 2 empty (the model ended at once, or wrote nothing behind" in stderr
+    assert "1 without any that can be read" in stderr
+
+
 def test_answers_that_the_budget_cut_are_told_to_raise_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*SIMULATED, "--limit", "3", "--strategy", "majority:n=8,direct", "--budget", "tokens=1"]
     _, _, stderr = run(capsys, *arguments, "--out", str(tmp_path / "run"))
