@@ -385,6 +385,25 @@ def test_answers_without_a_final_are_explained_with_what_helps_and_that_helps(
     assert "direct: 4 of 4 answers have no final: 4 cut (raise --max-tokens)\n" in stderr
 
 
+def test_a_strategy_of_ones_own_whose_n_are_no_equal_draws_runs_at_temperature_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from ttc import Answer, Message\n"
+        "async def in_other_words(problem, session, *, n: int = 3) -> Answer:\n"
+        "    'Ask n times, each time in other words.'\n"
+        "    candidates = []\n"
+        "    for number in range(n):\n"
+        "        prompt = session.ask((Message('user', f'{problem.messages[-1].content} {number}'),), (number,))\n"
+        "        candidates += [session.candidate(prompt, one) for one in await session.generate(prompt, 1)]\n"
+        "    return session.answer(candidates[0], candidates)\n"
+    )
+    arguments = [*SIMULATED, "--strategy", f"{own}:in_other_words", "--temperature", "0", "--limit", "2"]
+    code, _, stderr = run(capsys, *arguments, "--baseline", "none", "--out", str(tmp_path / "run"))
+    assert code == 0, stderr
+
+
 def test_texts_that_are_empty_are_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task, script = tmp_path / "mine.jsonl", tmp_path / "replies.json"
     task.write_text("".join(f'{{"problem": "{n}?", "answer": "{n}"}}\n' for n in range(3)))
