@@ -170,10 +170,19 @@ def test_a_match_without_a_winner_ends_no_class_that_has_no_other_answer_in_the_
     assert answer.final == "7"
 
 
-@pytest.mark.parametrize(("trust", "expected"), [(2.0, 0.85), (PAPER, 0.7)])
-def test_a_judge_that_tosses_a_coin_loses_hardly_anything_of_the_vote(trust: float, expected: float) -> None:
-    """Of 8 draws, each right with chance 0.7, the vote is right with chance 0.87."""
-    runs, engine = 300, contest(0.7, 0.5)
+@pytest.mark.parametrize(
+    ("right", "judge", "trust", "expected"),
+    [
+        (0.7, 0.5, 2.0, 0.85),  # of 8 draws the vote is right with chance 0.87
+        (0.7, 0.5, PAPER, 0.7),
+        (0.5, 1.0, 2.0, 0.855),  # at least 3 of 8 are right; the vote: 0.5
+        (0.5, 1.0, PAPER, 0.996),  # at least one is
+    ],
+)
+def test_a_judge_that_tosses_a_coin_loses_hardly_anything_of_the_vote_and_a_good_one_beats_it(
+    right: float, judge: float, trust: float, expected: float
+) -> None:
+    runs, engine = 300, contest(right, judge)
 
     async def go():
         strategy = partial(knockout, n=8, k=2, trust=trust)
