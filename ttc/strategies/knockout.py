@@ -100,10 +100,6 @@ class _Votes:
         """How many of all gave this answer."""
         return self.counts[self.classes[one.path]]
 
-    def odds(self, pair: Pair) -> float:
-        """How many times the votes of the second answer the first one has."""
-        return self.given(pair[0]) / self.given(pair[1])
-
 
 class _Match:
     """Plays the matches of a round."""
@@ -115,9 +111,8 @@ class _Match:
 
     async def odds(self, pairs: Sequence[Pair], voted: _Votes, k: int) -> list[float]:
         """How many to one the first of each pair is to win; 1 for equal answers, and where the judge does not say."""
-        odds = dict.fromkeys(pairs, 1.0)
-        rivals = [pair for pair in pairs if voted.classes[pair[0].path] != voted.classes[pair[1].path]]
-        odds |= {pair: voted.odds(pair) for pair in rivals}
+        odds = {pair: voted.given(pair[0]) / voted.given(pair[1]) for pair in pairs}
+        rivals = [pair for pair in pairs if voted.among(pair[0], pair) == 1]
         contests = [pair for pair in rivals if 1 / self._trust < odds[pair] < self._trust]
         for pair, lead in zip(contests, await self._leads(contests, k), strict=True):
             odds[pair] = odds[pair] * self._trust**lead if lead else 1.0
