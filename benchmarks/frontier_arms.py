@@ -51,7 +51,7 @@ def _sized(n: int, *more: str) -> tuple[str, ...]:
         f"confidence:n={n},warmup={cheap},group=16,chunk=16",
         f"first_finished:n={n},m={max(3 * n // 8, 1)},chunk=16",
         f"no_think_then_think:n={cheap},m={n - cheap}",
-        f"knockout:n={n}",
+        f"knockout:n={n},trust=1e9",
         f"aggregate:n={n // 2},k={min(n // 2, 4)},rounds=1",
         *more,
     )

@@ -327,7 +327,8 @@ def fit_route(pools: Pools, *, seed: int, pilot: int = 1) -> Route:
     total = len(each) * ORDERS
     # One rule for the route: the best of several in every state would often be best by chance.
     best = max(rules, key=lambda rule: sum(visits.right[rule] for rung in rungs for visits in rung.values()))
-    states = tuple(_states(rung, _parents(rungs, (best,)), (best,), total) for rung in rungs)
+    parents = _parents(rungs, best)
+    states = tuple(_states(rung, parents, best, total) for rung in rungs)
     return Route(pools.kind, ladder, cuts, first / total, states)
 
 
@@ -354,25 +355,22 @@ def _walk(
         before = here
 
 
-def _parents(rungs: Sequence[Mapping[str, _Seen]], rules: Sequence[Select]) -> dict[str, _Seen]:
+def _parents(rungs: Sequence[Mapping[str, _Seen]], rule: Select) -> dict[str, _Seen]:
     """The states of each name, over all rungs."""
     parents: dict[str, _Seen] = defaultdict(_Seen)
     for rung in rungs:
         for name, visits in rung.items():
             parents[name].count += visits.count
-            for rule in rules:
-                parents[name].right[rule] += visits.right[rule]
+            parents[name].right[rule] += visits.right[rule]
     return parents
 
 
-def _states(
-    rung: Mapping[str, _Seen], parents: Mapping[str, _Seen], rules: Sequence[Select], total: int
-) -> dict[str, State]:
+def _states(rung: Mapping[str, _Seen], parents: Mapping[str, _Seen], rule: Select, total: int) -> dict[str, State]:
     return {
         name: State(
             visits=visits.count / total,
             tokens=visits.tokens / visits.count,
-            accuracy={rule: visits.accuracy(rule, parents[name]) for rule in rules},
+            accuracy={rule: visits.accuracy(rule, parents[name])},
             leads={other: count / visits.count for other, count in sorted(visits.leads.items())},
         )
         for name, visits in sorted(rung.items())

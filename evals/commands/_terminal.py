@@ -169,6 +169,7 @@ UNREAD = {
     "budget": "cut (raise --budget)",
     "unclosed_thinking": "still thinking (raise --max-tokens, or cap the thinking by --max-thinking)",
     "hedge": "with several answers, or none clearly",
+    "empty": "empty (the model ended at once, or wrote nothing behind its thinking)",
     "no_answer": "without any that can be read (the report shows the texts)",
 }
 """Why an answer has no final, by the reason of its verdict, and what helps."""
@@ -223,6 +224,8 @@ def _unread_reason(record: Record, max_tokens: int) -> str | None:
     answer, verdict = record.answer, record.verdict
     if answer is None or verdict is None or verdict.status != "no_answer":
         return None
+    if verdict.reason == "no_answer" and not answer.text.strip():
+        return "empty"
     cut = verdict.reason in ("truncated", "unclosed_thinking")
     return "budget" if cut and cut_by_budget(answer, max_tokens) else verdict.reason
 

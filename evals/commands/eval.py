@@ -252,7 +252,6 @@ def plan(options: EvalOptions, out: Path) -> Experiment:
     task = read_task(options.task, task_settings)
     problems_seed = _problems_seed(options.problems_seed, task)
     sampling = replace(resolve_sampling(options, task.sampling), seed=None)
-    _check_spread(choices, sampling.temperature)
     arms = _arms(choices, _baselines(options, choices, sampling.temperature), out)
     scorer = resolve_scorer(
         options.scorer, options.settings, [arm.choice for arm in arms], is_packaged=options.is_packaged
@@ -324,14 +323,6 @@ def _total_spender(arms: Sequence[Arm]) -> TotalSpender | None:
     from evals.allocation.planner import spend_total
 
     return spend_total
-
-
-def _check_spread(choices: Sequence[StrategyChoice], temperature: float) -> None:
-    """Refuse several samples at temperature 0, where they would all be equal."""
-    for choice in choices:
-        n = choice.all_params().get("n")
-        if temperature == 0 and isinstance(n, int) and n > 1:
-            raise ConfigError(f"{choice.label}: n={n} needs temperature > 0: at 0 all samples are equal")
 
 
 def read_task(name: str, params: Mapping[str, object]) -> Task:

@@ -520,7 +520,7 @@ def _style(kind: str) -> Any:
     return ":" if kind in ORACLE_KINDS else _LINE_STYLES.get(kind, "-")
 
 
-def _errors(found: Sequence[Point]) -> list[list[float]]:
-    low = [100 * max(p.accuracy - (p.accuracy if p.low is None else p.low), 0.0) for p in found]
-    high = [100 * max((p.accuracy if p.high is None else p.high) - p.accuracy, 0.0) for p in found]
+def _errors(points: Sequence[Point]) -> list[list[float]]:
+    low = [100 * max(p.accuracy - (p.accuracy if p.low is None else p.low), 0.0) for p in points]
+    high = [100 * max((p.accuracy if p.high is None else p.high) - p.accuracy, 0.0) for p in points]
     return [low, high]

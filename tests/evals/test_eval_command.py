@@ -385,6 +385,36 @@ def test_answers_without_a_final_are_explained_with_what_helps_and_that_helps(
     assert "direct: 4 of 4 answers have no final: 4 cut (raise --max-tokens)\n" in stderr
 
 
+def test_a_strategy_of_ones_own_whose_n_are_no_equal_draws_runs_at_temperature_0(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from ttc import Answer, Message\n"
+        "async def in_other_words(problem, session, *, n: int = 3) -> Answer:\n"
+        "    'Ask n times, each time in other words.'\n"
+        "    candidates = []\n"
+        "    for number in range(n):\n"
+        "        prompt = session.ask((Message('user', f'{problem.messages[-1].content} {number}'),), (number,))\n"
+        "        candidates += [session.candidate(prompt, one) for one in await session.generate(prompt, 1)]\n"
+        "    return session.answer(candidates[0], candidates)\n"
+    )
+    arguments = [*SIMULATED, "--strategy", f"{own}:in_other_words", "--temperature", "0", "--limit", "2"]
+    code, _, stderr = run(capsys, *arguments, "--baseline", "none", "--out", str(tmp_path / "run"))
+    assert code == 0, stderr
+
+
+def test_texts_that_are_empty_are_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    task, script = tmp_path / "mine.jsonl", tmp_path / "replies.json"
+    task.write_text("".join(f'{{"problem": "{n}?", "answer": "{n}"}}\n' for n in range(3)))
+    texts = ["", " ", "from there 2 comes out"]
+    script.write_text(json.dumps({f"{n}?\n\n{INSTRUCTIONS['math']}": [text] for n, text in enumerate(texts)}))
+    arguments = ["eval", "--task", str(task), "--engine", "scripted", "--model", str(script), "--strategy", "direct"]
+    _, _, stderr = run(capsys, *arguments, "--baseline", "none", "--out", str(tmp_path / "run"))
+    assert "3 of 3 answers have no final: 2 empty (the model ended at once, or wrote nothing behind" in stderr
+    assert "1 without any that can be read" in stderr
+
+
 def test_answers_that_the_budget_cut_are_told_to_raise_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = [*SIMULATED, "--limit", "3", "--strategy", "majority:n=8,direct", "--budget", "tokens=1"]
     _, _, stderr = run(capsys, *arguments, "--out", str(tmp_path / "run"))

@@ -129,8 +129,8 @@ def test_an_episode_that_runs_out_of_calls_has_no_answer() -> None:
     [
         partial(aggregate, n=3, k=3, rounds=2),
         partial(refine, rounds=2, feedback="self"),
-        partial(knockout, n=3, k=2),
-        partial(genselect, n=3, k=2),
+        partial(knockout, n=3, k=2, trust=3.0),
+        partial(genselect, n=3, k=2, trust=3.0),
     ],
 )
 def test_a_question_that_fills_the_context_is_not_asked_and_the_answers_in_hand_decide(strategy) -> None:

@@ -62,11 +62,44 @@ def test_a_selection_is_right_as_its_law_says(n: int, k: int, group: int, expect
     runs, engine = 300, selecting(0.4, 0.8)
 
     async def go() -> list[Answer]:
-        strategy = partial(genselect, n=n, k=k, group=group)
+        strategy = partial(genselect, n=n, k=k, group=group, trust=1e9)
         work = (solve(ask(f"g{i}"), engine=engine, strategy=strategy, seed=1) for i in range(runs))
         return await asyncio.gather(*work)
 
     assert near(sum(answer.final == "1" for answer in asyncio.run(go())) / runs, expected, runs)
+
+
+@pytest.mark.parametrize(("trust", "expected"), [(2.0, 0.861), (1e9, 0.658)])
+def test_a_selector_that_tosses_a_coin_loses_hardly_anything_of_the_vote(trust: float, expected: float) -> None:
+    """Of 8 draws, each right with chance 0.7, the vote is right with chance 0.87."""
+    runs, engine = 300, selecting(0.7, 0.5)
+
+    async def go() -> list[Answer]:
+        work = (
+            solve(ask(f"c{i}"), engine=engine, strategy=partial(genselect, n=8, k=4, trust=trust), seed=1)
+            for i in range(runs)
+        )
+        return await asyncio.gather(*work)
+
+    assert near(sum(answer.final == "1" for answer in asyncio.run(go())) / runs, expected, runs)
+
+
+@pytest.mark.parametrize(
+    ("finals", "trust", "final", "calls"),
+    [("11122", 2.0, "2", 9), ("111122", 2.0, "1", 6), ("111122", 3.0, "2", 10), ("1112223", 2.0, "1", 11)],
+)
+def test_an_answer_that_every_question_names_outweighs_less_than_twice_its_votes(
+    finals: str, trust: float, final: str, calls: int
+) -> None:
+    """Every question names the largest number."""
+
+    def script(prompt, path, key):
+        shown = shown_in(prompt)
+        return f"Best: {shown.index(max(shown)) + 1}" if shown else rf"\boxed{{{finals[path[0]]}}}"
+
+    strategy = partial(genselect, n=len(finals), trust=trust)
+    answer = asyncio.run(solve(ask("t"), engine=ScriptedEngine(script), strategy=strategy, seed=0))
+    assert (answer.final, answer.usage.calls) == (final, calls)
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 8, 9, 17, 30])
@@ -122,13 +155,14 @@ def test_of_answers_that_are_named_equally_often_the_one_that_more_gave_is_chose
 def test_answers_of_one_class_are_not_asked_about_and_their_votes_add_up() -> None:
     assert say([r"\boxed{0.5}", r"\boxed{1/2}"], partial(genselect, n=2)).usage.calls == 2
 
-    def script(prompt, path, key):  # 7 is named by two questions, in two spellings; 9 and 8 by one each
+    def script(prompt, path, key):  # 7 is named by two questions, in two spellings; 9 by two, 8 by one
+        options = [r"\boxed{9}", r"\boxed{7}", r"it is \boxed{7.0}", r"\boxed{8}", r"\boxed{8}"]
         if not shown_in(prompt):
-            return [r"\boxed{9}", r"\boxed{7}", r"it is \boxed{7.0}", r"\boxed{8}"][path[0]]
-        named = [r"\boxed{9}", r"\boxed{7}", r"it is \boxed{7.0}", r"\boxed{8}"][path[-2]]
-        return f"Best: {shown_in(prompt).index(named) + 1}"
+            return options[path[0]]
+        return f"Best: {shown_in(prompt).index([options[i] for i in (0, 1, 2, 3, 0)][path[-2]]) + 1}"
 
-    answer = asyncio.run(solve(ask("v"), engine=ScriptedEngine(script), strategy=partial(genselect, n=4, k=4), seed=0))
+    strategy = partial(genselect, n=5, k=5, trust=1e9)
+    answer = asyncio.run(solve(ask("v"), engine=ScriptedEngine(script), strategy=strategy, seed=0))
     assert answer.final == "7"
 
 

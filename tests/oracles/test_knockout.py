@@ -17,6 +17,9 @@ from ttc.engines.scripted import ScriptedEngine
 from ttc.session.solve import solve
 from ttc.strategies.knockout import knockout
 
+PAPER = 1e9
+"""The trust at which votes only break ties, as in the paper."""
+
 
 def law(p: float, q: float, rounds: int) -> float:
     for _ in range(rounds):
@@ -50,7 +53,7 @@ def test_a_knockout_wins_as_its_law_says(n: int, k: int) -> None:
     engine = contest(p, q)
 
     async def go():
-        strategy = partial(knockout, n=n, k=k)
+        strategy = partial(knockout, n=n, k=k, trust=PAPER)
         work = (solve(ask(f"k{i}"), engine=engine, strategy=strategy, seed=1) for i in range(runs))
         return await asyncio.gather(*work)
 
@@ -61,7 +64,8 @@ def test_a_knockout_wins_as_its_law_says(n: int, k: int) -> None:
 
 def test_every_pair_is_asked_in_both_orders_and_equal_answers_do_not_meet() -> None:
     log: list[str] = []
-    answer = asyncio.run(solve(ask("k0"), engine=contest(0.5, 1.0, log), strategy=partial(knockout, n=8, k=2), seed=3))
+    strategy = partial(knockout, n=8, k=2, trust=PAPER)
+    answer = asyncio.run(solve(ask("k0"), engine=contest(0.5, 1.0, log), strategy=strategy, seed=3))
     assert log and len(log) % 2 == 0
 
     def sides(asked: str) -> tuple[str, str]:
@@ -161,8 +165,69 @@ def test_a_match_without_a_winner_ends_no_class_that_has_no_other_answer_in_the_
         knows = "boxed{7}" in asked and path[:2] != (0, 1)
         return f"Verdict: {'AB'['boxed{7}' in asked.partition('<answer_b>')[2]] if knows else 'tie'}"
 
-    answer = asyncio.run(solve(ask("v"), engine=ScriptedEngine(script), strategy=partial(knockout, n=4, k=2), seed=0))
+    strategy = partial(knockout, n=4, k=2, trust=PAPER)
+    answer = asyncio.run(solve(ask("v"), engine=ScriptedEngine(script), strategy=strategy, seed=0))
     assert answer.final == "7"
+
+
+@pytest.mark.parametrize(
+    ("right", "judge", "trust", "expected"),
+    [
+        (0.7, 0.5, 2.0, 0.85),  # of 8 draws the vote is right with chance 0.87
+        (0.7, 0.5, PAPER, 0.7),
+        (0.5, 1.0, 2.0, 0.855),  # at least 3 of 8 are right; the vote: 0.5
+        (0.5, 1.0, PAPER, 0.996),  # at least one is
+    ],
+)
+def test_a_judge_that_tosses_a_coin_loses_hardly_anything_of_the_vote_and_a_good_one_beats_it(
+    right: float, judge: float, trust: float, expected: float
+) -> None:
+    runs, engine = 300, contest(right, judge)
+
+    async def go():
+        strategy = partial(knockout, n=8, k=2, trust=trust)
+        work = (solve(ask(f"c{i}"), engine=engine, strategy=strategy, seed=1) for i in range(runs))
+        return await asyncio.gather(*work)
+
+    got = sum(answer.final == "1" for answer in asyncio.run(go())) / runs
+    assert near(got, expected, runs)
+
+
+def judged(finals: str, says: str, **options: float):
+    """The knockout of these answers, whose judge says for each question which of the answers 1 and 2 is better."""
+
+    def script(prompt, path, key):
+        asked = prompt.messages[-1].content
+        if "<answer_a>" not in asked:
+            return rf"\boxed{{{finals[path[0]]}}}"
+        better = rf"\boxed{{{says[path[-2] + 2 * path[-1]]}}}"
+        first = better in asked.partition("<answer_b>")[0]
+        return f"Verdict: {'A' if first else 'B'}"
+
+    strategy = partial(knockout, n=len(finals), k=len(says), **options)
+    return asyncio.run(solve(ask("w"), engine=ScriptedEngine(script), strategy=strategy, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("finals", "says", "trust", "final"),
+    [
+        ("11212", "22", 2.0, "2"),  # 3 votes and no verdict against 2 votes and all
+        ("11212", "21", 2.0, "1"),
+        ("11212", "2221", 2.0, "1"),  # 3 against 2 * 2^(3/4 - 1/4)
+        ("11212", "2221", 3.0, "2"),  # 3 against 2 * 3^(1/2)
+        ("112112", "22", 2.0, "1"),  # twice the votes
+        ("112112", "22", 3.0, "2"),
+    ],
+)
+def test_a_match_goes_to_the_larger_product_of_votes_and_trust(
+    finals: str, says: str, trust: float, final: str
+) -> None:
+    assert judged(finals, says, trust=trust).final == final
+
+
+def test_an_answer_with_twice_the_votes_of_its_rival_wins_unasked() -> None:
+    assert judged("112112", "22").usage.calls == 6
+    assert judged("11212", "22").usage.calls > 5
 
 
 SAID = {"A": 1, "B": -1, "no": 0}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,8 @@ from ttc.strategies.majority import majority
 RIGHT = "0"
 BOXES = re.compile(r"\\boxed\{(\d+)\}")
 NAMES = ("aggregate", "genselect", "knockout")
+ASKING = {"genselect": {"trust": 1e9}, "knockout": {"trust": 1e9}}
+"""At which they ask wherever answers differ."""
 
 
 def reasoner(jitter: int | None = None, longer: int = 1) -> ScriptedEngine:
@@ -46,9 +50,14 @@ def reasoner(jitter: int | None = None, longer: int = 1) -> ScriptedEngine:
     return ScriptedEngine(script, jitter=jitter)
 
 
+def strategy_of(name: str) -> Callable[..., Any]:
+    """The strategy, which asks wherever answers differ."""
+    return partial(STRATEGIES.load(name), **ASKING.get(name, {}))
+
+
 def answer_of(name: str, number: int, budget: Budget | None, jitter: int | None = None, longer: int = 1) -> Answer:
     """Solve one problem."""
-    strategy = partial(majority, n=64) if name == "majority" else STRATEGIES.load(name)
+    strategy = partial(majority, n=64) if name == "majority" else strategy_of(name)
     engine = reasoner(jitter, longer)
     sampling = Sampling(max_tokens=1000)
     problem = ask(f"question {number}", "number")
@@ -124,7 +133,7 @@ def test_of_a_budget_in_seconds_slow_samples_leave_half_for_the_questions(name: 
         work = solve(
             ask(f"question {number}", "number"),
             engine=engine,
-            strategy=STRATEGIES.load(name),
+            strategy=strategy_of(name),
             seed=3,
             sampling=Sampling(max_tokens=1000),
             budget=Budget(seconds=12.0),

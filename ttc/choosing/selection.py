@@ -32,7 +32,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ttc.answers.keys import classes
-from ttc.core import Candidate, Score
+from ttc.core import Candidate, Path, Score
 from ttc.errors import ConfigError
 
 Key: TypeAlias = Callable[[str], str]
@@ -199,6 +199,12 @@ def tally(candidates: Sequence[Candidate], key: Key, weight: Weight = even) -> l
     """Return the total weight of each answer class, the largest first; empty when everyone abstained."""
     classes = _classes(candidates, key, weight).values()
     return sorted((math.fsum(w for w, _ in members) for members in classes), reverse=True)
+
+
+def class_of_each(candidates: Sequence[Candidate], key: Key) -> dict[Path, str]:
+    """Return the answer class of each candidate that has an answer, by path."""
+    members = _classes(candidates, key, even)
+    return {candidate.path: name for name, ranked in members.items() for _, candidate in ranked}
 
 
 def _classes(candidates: Sequence[Candidate], key: Key, weight: Weight) -> dict[str, list[tuple[float, Candidate]]]:

@@ -154,8 +154,8 @@ class Session:
         self._meter = Meter(budget, clock=clock)
         self._draws = DrawBook()
         self._prefixes = OwnPrefixes()
-        self._finished_draws: dict[Path, tuple[Prompt, Completion]] = {}
         self._head_start = HeadStart()
+        self._finished_draws: dict[Path, tuple[Prompt, Completion]] = {}
         """Draws that the model or a stop string ended, with their prompts: in hand when the budget ends."""
         self._scores: dict[Path, Score] = {}
         self._candidates: dict[Path, Candidate] = {}

@@ -15,16 +15,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
 from ttc.answers.extract import answer_start
-from ttc.choosing.selection import fallback, tally, vote
+from ttc.choosing.selection import by_length, class_of_each, fallback
 from ttc.config.signatures import drawing
-from ttc.config.values import at_least, at_most
-from ttc.core import Answer, Candidate, Completion, FinishReason, Message, Problem, Prompt
+from ttc.config.values import above, at_least, at_most, finite
+from ttc.core import Answer, Candidate, Completion, FinishReason, Message, Path, Problem, Prompt
 from ttc.scorers.judge import harmless, problem_text
 from ttc.session.reserve import Stages
 from ttc.session.session import MAX_SAMPLES, Session, check_n
@@ -48,8 +48,10 @@ _NAMED = re.compile(
 
 
 @drawing(asks=lambda n, k, group: (_num_questions(n, k=k, group=group), min(group, n)))
-async def genselect(problem: Problem, session: Session, *, n: int = 8, k: int = 4, group: int = 8) -> Answer:
-    """Return the answer that the model names most often.
+async def genselect(
+    problem: Problem, session: Session, *, n: int = 8, k: int = 4, group: int = 8, trust: float = 2.0
+) -> Answer:
+    """Return the answer that votes and the model prefer.
 
     Args:
         problem: what is asked.
@@ -57,24 +59,28 @@ async def genselect(problem: Problem, session: Session, *, n: int = 8, k: int = 
         n: answers to choose among.
         k: questions about each group, each in another order.
         group: most answers that one question shows.
+        trust: an answer that all questions name outweighs up to so many times its votes; 1e9: votes only break ties.
 
     Raises:
-        ConfigError: n or k < 1, group < 2, or n > 1 at temperature 0.
+        ConfigError: n or k < 1, group < 2, trust <= 1, or n > 1 at temperature 0.
     """
     check_n("genselect", n, session.sampling)
     at_least("genselect", 1, k=k)
     at_most("genselect", MAX_SAMPLES, k=k)
     at_least("genselect", 2, group=group)
+    above("genselect", 1, trust=trust)
+    finite("genselect", trust=trust)
     candidates: list[Candidate] = []
     field: list[Candidate] = []
     stages = Stages(session, session.render(), n, num_questions=partial(_num_questions, k=k, group=group), shown=group)
     while stage := await stages.draw():
         candidates += [candidate for candidate, _ in stage]
         field += [candidate for candidate, _ in stage if candidate.final is not None]
+        class_of = class_of_each(candidates, session.key)
         while len(field) > 1:
             groups = _groups(field, group)
             left = _num_questions(len(field), k=1, group=group)
-            field = await _winners(session, stages, groups, stages.times(left, k))
+            field = await _winners(session, stages, groups, class_of, trust, stages.times(left, k))
     return session.answer(field[0] if field else fallback(candidates), candidates)
 
 
@@ -94,16 +100,39 @@ def _groups(field: Sequence[Candidate], most: int) -> list[Sequence[Candidate]]:
     return [field[start:end] for start, end in pairwise(ends)]
 
 
-async def _winners(session: Session, stages: Stages, groups: Sequence[Sequence[Candidate]], k: int) -> list[Candidate]:
-    """The member of each group that k questions name most often; of a group that is not asked about, that of a vote."""
-    contests = [members for members in groups if len(tally(members, session.key)) > 1]
+async def _winners(
+    session: Session,
+    stages: Stages,
+    groups: Sequence[Sequence[Candidate]],
+    class_of: Mapping[Path, str],
+    trust: float,
+    k: int,
+) -> list[Candidate]:
+    """The member of each group that votes and k questions prefer; votes alone where nothing is asked."""
+    votes = Counter(class_of.values())
+    contests = [members for members in groups if _is_open([votes[name] for name in _names(members, class_of)], trust)]
     questions = [_Question.of(session, members, i, k) for i in range(k) for members in contests]
     replies = await stages.ask([(question.prompt, range(1)) for question in questions])
     choices = [question.named(session, reply) for question, reply in zip(questions, replies, strict=True)]
     counts = Counter(candidate.path for candidate in choices if candidate is not None)
-    part = 1 / (sum(map(len, groups)) + 1)  # all votes together are less than one nomination: they decide ties
-    winners = (vote(members, session.key, lambda candidate: counts[candidate.path] + part) for members in groups)
-    return [winner for winner in winners if winner is not None]
+
+    def rank(members: Sequence[Candidate], one: Candidate) -> tuple[float, ...]:
+        name = class_of[one.path]
+        named = sum(counts[other.path] for other in members if class_of[other.path] == name)
+        return (-votes[name] * trust ** (named / k), -votes[name], -counts[one.path], *by_length(one))
+
+    return [min(members, key=partial(rank, members)) for members in groups]
+
+
+def _names(members: Sequence[Candidate], class_of: Mapping[Path, str]) -> set[str]:
+    """The classes of a group."""
+    return {class_of[candidate.path] for candidate in members}
+
+
+def _is_open(votes: Sequence[int], trust: float) -> bool:
+    """Whether questions can change which class of a group wins."""
+    first, *others = sorted(votes, reverse=True)
+    return bool(others) and first < trust * others[0]
 
 
 @dataclass(frozen=True, slots=True)
