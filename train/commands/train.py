@@ -110,7 +110,7 @@ def _add_replay(verbs: Any) -> None:
     replay.add_argument("--stage", type=int, help="number of the stage (default: the last one with rollouts)")
     replay.add_argument("--model", type=Path, help="model folder the stage started from, when it is not in the run")
     replay.add_argument("--step", type=int, required=True, help="the update, from 0")
-    replay.add_argument("--device", default="cpu", help="where; the run's own gives equal numbers (default: cpu)")
+    replay.add_argument("--device", default="cpu", help="cpu or cuda; equal numbers need the run's own (default: cpu)")
     replay.set_defaults(run=_replay)
 
 
