@@ -80,10 +80,10 @@ def fit(
             step += 1
             numbers["lr"] = optimiser.rate
             numbers["update_s"] = time.perf_counter() - began
-            measured = step % course.eval_every == 0 or step == course.steps
-            if measured:
+            measures = step % course.eval_every == 0 or step == course.steps
+            if measures:
                 numbers |= evaluate()
-            if reminder.due() or measured:
+            if reminder.due() or measures:
                 left = time_left((time.perf_counter() - start) / (step - first) * (course.steps - step))
                 setting.log(f"step {step} of {course.steps}: {_told(numbers)}{left}")
             numbers = world.agree(numbers)

@@ -126,8 +126,8 @@ def prm(
         delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
         return same_ids(folder, config, {**reading, **delimiter}, options, engine)
     if family is None:
-        known = adapter_names(outcome=False)
-        raise ConfigError(f"prm backend={options.backend} needs adapter=NAME for this model (known: {known})")
+        names = adapter_names(outcome=False)
+        raise ConfigError(f"prm backend={options.backend} needs adapter=NAME for this model (known: {names})")
     if isinstance(options, EmbeddedCore):
         return adapted(folder, family, options, step_delimiter)
     if isinstance(options, InVllm):
