@@ -114,7 +114,7 @@ async def aevaluate(
         model: name or folder of the model, where the engine is not an object.
         base_url: the address of an OpenAI-compatible endpoint; its key is in OPENAI_API_KEY.
         scorer: for strategies that rank.
-        verifier: what holds answers to targets.
+        verifier: what compares answers with targets.
         kind: answer kind: math, number, choice, exact, ...
         columns: the columns of question, answer, choices, ... if rows have other names for them, as `--set task.KEY=`
             does: {"question": "passage,question", "answer": "label"}.

@@ -1,8 +1,9 @@
 """Run coroutines at once, and end them cleanly.
 
 Results come in order; the first failure is raised unchanged, and its siblings are cancelled and awaited. Also here: the
-event loop for a thread that does nothing else (uvloop's where it is installed, which costs about half as much), and
-signals as requests to work that can end between two steps (`StopRequest`).
+event loop for a thread that does nothing else (uvloop's where it is installed, which costs about half as much),
+signals as requests to work that can end between two steps (`StopRequest`), and lines that say how far long work is
+(`Reminder`, `SteadyLog`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -191,6 +192,58 @@ async def gather_until(
     if failed:
         failed[0].result()
     return [None if task.cancelled() else task.result() for task in tasks]
+
+
+QUIET_S = 10.0
+"""Long work says something after so many seconds."""
+
+
+class Reminder:
+    """When a loop is due to say how far it is: `every_s` seconds after it was due before, or after its start."""
+
+    def __init__(self, every_s: float = QUIET_S) -> None:
+        self._every_s, self._last = every_s, time.monotonic()
+
+    def due(self) -> bool:
+        """Whether a line is due now; the next one is due `every_s` seconds later."""
+        is_due = time.monotonic() - self._last >= self._every_s
+        self._last = time.monotonic() if is_due else self._last
+        return is_due
+
+
+class SteadyLog:
+    """A command's lines on the way; if `quiet_s` seconds pass without one, a line says that the work goes on.
+
+    In a longer silence such lines become rarer, up to one a minute. To be used in a `with`; cost: a thread that sleeps.
+    """
+
+    def __init__(self, write: Callable[[str], object], quiet_s: float = QUIET_S) -> None:
+        self._write, self._quiet_s = write, quiet_s
+        self._last, self._due_s = time.monotonic(), quiet_s
+        self._lock, self._ended = threading.Lock(), threading.Event()
+        self._clock = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._clock.start()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._ended.set()
+        self._clock.join()
+
+    def __call__(self, text: str) -> None:
+        """Write a line."""
+        with self._lock:
+            self._write(text)
+            self._last, self._due_s = time.monotonic(), self._quiet_s
+
+    def _tick(self) -> None:
+        while not self._ended.wait(min(self._quiet_s / 2, 1.0)):
+            with self._lock:
+                silence = time.monotonic() - self._last
+                if silence >= self._due_s:
+                    self._write(f"still working, {silence:.0f} s since the last line")
+                    self._due_s = min(3 * self._due_s, self._due_s + 60)
 
 
 class HeadStart:

@@ -17,6 +17,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -127,10 +128,10 @@ def _training(plan: JobPlan) -> Iterator[str]:
 def _run(args: argparse.Namespace) -> int:
     from distill.job.job import run_job
     from evals.numbers.gates import check_lines
-    from ttc.concurrent import StopRequest
+    from ttc.concurrent import SteadyLog, StopRequest
 
-    stop = StopRequest(armed=True)
-    finished = run_job(_spec(args), args.out, lambda text: print(text, file=sys.stderr, flush=True), stop=stop)
+    with SteadyLog(partial(print, file=sys.stderr, flush=True)) as log:
+        finished = run_job(_spec(args), args.out, log, stop=StopRequest(armed=True))
     if finished.model is None:
         print(f"stopped: {finished.stopped}")
         return 3

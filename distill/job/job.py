@@ -282,14 +282,13 @@ def _finish(
     """Measure, check the gates, write the results, promote."""
     folder, spec = plan.job.folder, plan.spec
     replace_link(folder / "model", model)
-    log("measuring the start and the student")
-    models = {
-        "start": _measure(plan, plan.job.student, folder / "eval" / "start"),
-        "student": _measure(plan, model, folder / "eval" / trained.folder.name),
-    }
-    if spec.eval.teachers:
-        for teacher in plan.job.teachers:
-            models[teacher.name] = Measured(measure_teacher(plan.job, teacher, folder / "eval" / "teachers"))
+    log("measuring the start")
+    models = {"start": _measure(plan, plan.job.student, folder / "eval" / "start", log)}
+    log("measuring the student")
+    models["student"] = _measure(plan, model, folder / "eval" / trained.folder.name, log)
+    for teacher in plan.job.teachers if spec.eval.teachers else ():
+        log(f"measuring {teacher.name}")
+        models[teacher.name] = Measured(measure_teacher(plan.job, teacher, folder / "eval" / "teachers", log))
     checks = _judge(plan, trained, models)
     manifest = write_manifest(plan, ledger, model, trained.folder.name)
     write_card(plan, model, manifest, funnel, models, checks)
@@ -321,9 +320,9 @@ def _refusal(checks: Sequence[GateCheck]) -> str:
     )
 
 
-def _measure(plan: JobPlan, model: Path, folder: Path) -> Measured:
+def _measure(plan: JobPlan, model: Path, folder: Path, log: Log) -> Measured:
     """Measure a model folder on all measured tasks, and by the method's own numbers."""
-    tasks = measure_model(plan.job, plan.measured, model, folder)
+    tasks = measure_model(plan.job, plan.measured, model, folder, log)
     return Measured(tasks, dict(plan.method.measure(plan.job, model, plan.job.setting)))
 
 

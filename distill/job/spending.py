@@ -21,7 +21,7 @@ from distill.generation.ledger import LEDGER, AnswerLedger, Outcome, WorkUnit, d
 from distill.plan.resolve import PROBE, JobPlan
 from distill.spec.method import Assignment
 from distill.spec.teacher import Teacher
-from ttc.concurrent import StopRequest
+from ttc.concurrent import Reminder, StopRequest
 from ttc.config.values import counted
 from ttc.errors import ConfigError, PromptRefused, PromptTooLong
 
@@ -108,7 +108,7 @@ async def _fill_all(plan: JobPlan, ledger: AnswerLedger, opener: Opener, log: Lo
         if cost:
             log(cost)
         for teacher, units in units_by_teacher(plan):
-            say = partial(_say_progress, log, teacher.name)
+            say = partial(_say_progress, log, Reminder(), teacher.name)
             await fill(ledger, teacher, units, concurrency=plan.spec.concurrency, opener=teachers.open, progress=say)
             num_new = missing[teacher.digest]
             num_old = len(units) - num_new
@@ -127,12 +127,14 @@ async def _smoke(
     units = distinct(units_of(gate, spec.seed))
     if not ledger.missing(units) and not ledger.missing(distinct(units_of(assignment, spec.seed))):
         return  # all of it is paid for
-    await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=teachers.open)
+    name = assignment.teacher.name
+    log(f"smoke gate: {name} answers the first {counted(len(first), 'problem')}")
+    say = partial(_say_progress, log, Reminder(), name)
+    await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=teachers.open, progress=say)
     answers = await gather(ledger, [gate], spec.seed, spec.verifier)
     filters = {name: judge for name, judge in plan.filters.items() if isinstance(judge, PerAnswer)}
     passed = run_pipeline(answers.samples, filters, plan.context, None, spec.seed)
     lost = len(first) - len({sample.prompt for sample in passed.kept})
-    name = assignment.teacher.name
     log(f"smoke gate: {len(first) - lost} of {counted(len(first), 'problem')} got an accepted answer from {name}")
     if lost > spec.smoke_failures:
         kinds = Counter(f"{d.stage}: {kind_of(d.reason)}" for d in passed.dropped.values())
@@ -158,9 +160,9 @@ def _remedy(failed: Sequence[str], lost: int) -> str:
     return f"Fix what stopped the calls, then run the same command again: failed calls are repeated ({error})"
 
 
-def _say_progress(log: Log, name: str, written: int, missing: int) -> None:
+def _say_progress(log: Log, reminder: Reminder, name: str, written: int, missing: int) -> None:
     """Log from time to time how far a teacher has come."""
-    if written % max(1, missing // 10) == 0 and missing >= 100:
+    if reminder.due() or (written % max(1, missing // 10) == 0 and missing >= 100):
         log(f"{name}: {written:,} of {counted(missing, 'answer')}")
 
 

@@ -8,7 +8,7 @@ per teacher.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from distill.spec.spec import JobSpec, TeacherSpec
 from distill.spec.teacher import Teacher, name_of, resolve_teacher
 from evals.experiment import Arm, Experiment, Result, execute
 from evals.task import Task
+from ttc.concurrent import Reminder
 from ttc.config.choices import StrategyChoice
 from ttc.config.recipes import dump
 from ttc.config.values import counted
@@ -27,20 +28,28 @@ from ttc.errors import EngineError, is_unanswerable
 from ttc.session.thinking import Thinking
 
 
-class _Silent:
-    """A watcher that ignores everything."""
+class _Counter:
+    """A watcher that says from time to time how many answers of a measurement there are."""
+
+    def __init__(self, log: Callable[[str], None], task: str, num_answers: int) -> None:
+        self._log, self._task, self._num_answers = log, task, num_answers
+        self._num_done, self._reminder = 0, Reminder()
 
     def loaded(self, capabilities: Capabilities) -> None:
         """See `evals.experiment.Watcher`."""
 
     def resumed(self, arm: Arm, count: int) -> None:
-        """See `evals.experiment.Watcher`."""
+        """Count those of an earlier session."""
+        self._num_done += count
 
     def spent(self, arm: Arm, tokens: int) -> None:
         """See `evals.experiment.Watcher`."""
 
     def add(self, arm: Arm, record: Record) -> None:
-        """See `evals.experiment.Watcher`."""
+        """Count one."""
+        self._num_done += 1
+        if self._reminder.due():
+            self._log(f"{self._task}: {self._num_done:,} of {counted(self._num_answers, 'answer')}")
 
     def failed(self, failures: Mapping[str, int]) -> None:
         """See `evals.experiment.Watcher`."""
@@ -70,7 +79,9 @@ def _most(sizes: Sequence[tuple[int, int]], times: int, is_plain: bool) -> str:
     return counted(answers, "answer") + (f", at most {tokens:,} tokens" if is_plain else "")
 
 
-def measure_model(job: DistillJob, tasks: Mapping[str, Task], model: Path, folder: Path) -> dict[str, TaskNumbers]:
+def measure_model(
+    job: DistillJob, tasks: Mapping[str, Task], model: Path, folder: Path, log: Callable[[str], None]
+) -> dict[str, TaskNumbers]:
     """Answer `tasks` (by their spec) with a model folder, greedily and sampled.
 
     Only the thinking switch is the spec's: a budget that a teacher is held to is not forced on the student.
@@ -79,11 +90,15 @@ def measure_model(job: DistillJob, tasks: Mapping[str, Task], model: Path, folde
     greedy = replace(answerer.strategy, label="greedy", params={"temperature": 0.0})
     choices = [greedy, replace(answerer.strategy, label="sampled", params={})]
     thinking = Thinking(mode=job.spec.thinking.mode)
-    results = {name: _run(job.spec, answerer, name, task, choices, thinking, folder) for name, task in tasks.items()}
+    results = {
+        name: _run(job.spec, answerer, name, task, choices, thinking, folder, log) for name, task in tasks.items()
+    }
     return {name: _numbers(first.records, second.records) for name, (first, second) in results.items()}
 
 
-def measure_teacher(job: DistillJob, teacher: Teacher, folder: Path) -> dict[str, TaskNumbers]:
+def measure_teacher(
+    job: DistillJob, teacher: Teacher, folder: Path, log: Callable[[str], None]
+) -> dict[str, TaskNumbers]:
     """Answer the held-out tasks of the teacher's domains under its strategy; plain draws are greedy."""
     strategy = teacher.strategy
     if not teacher.is_searching:
@@ -92,7 +107,8 @@ def measure_teacher(job: DistillJob, teacher: Teacher, folder: Path) -> dict[str
     for domain, spec in zip(job.domains, job.spec.domains, strict=True):
         if domain.held_out is None or spec.held_out is None or not teacher.teaches(domain.name):
             continue
-        (result,) = _run(job.spec, teacher, spec.held_out, domain.held_out, [strategy], job.spec.thinking, folder)
+        name, thinking = spec.held_out, job.spec.thinking
+        (result,) = _run(job.spec, teacher, name, domain.held_out, [strategy], thinking, folder, log)
         numbers[spec.held_out] = _numbers(result.records, ())
     return numbers
 
@@ -105,6 +121,7 @@ def _run(
     choices: Sequence[StrategyChoice],
     thinking: Thinking,
     folder: Path,
+    log: Callable[[str], None],
 ) -> list[Result]:
     settings = [name, spec.eval.limit, spec.seed, dict(spec.sampling), who.digest, spec.verifier, dump(thinking)]
     settings.append(who.engine.model)  # a run names its model by its path, so a moved job is measured again
@@ -124,7 +141,8 @@ def _run(
         arms=[Arm(choice, place / choice.label) for choice in choices],
     )
     # A total is each problem's own here, as it is during generation: what is measured is what teaches.
-    run = execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=_Silent(), spend_total=None)
+    watcher = _Counter(log, name, len(experiment.items) * len(choices))
+    run = execute(experiment, concurrency=spec.concurrency, retry_errors=True, watcher=watcher, spend_total=None)
     try:
         results = asyncio.run(run)
     except EngineError as exc:

@@ -6,10 +6,10 @@ No model is needed.
     ttc calibrate runs/pool --out plan.json                               what each state is worth
     ttc eval --strategy auto --set plan=plan.json --set tokens=1500       spend 1,500 tokens a problem, on average
 
-A pool is a run of majority; of best_of_n where auto is to use the scorer as well; or of tree with policy=dvts, or with
-islands=M of any policy that grows level by level, whose independent parts auto then draws. Several runs of the same
-problems make a plan of several routes, and the budget picks among them; a run of one sample a problem at temperature 0
-opens each of them with the greedy answer. The table says what the plan is worth at several budgets, cross-fitted.
+A pool is a run of majority; of best_of_n, if auto is to use the scorer as well; or of tree with policy=dvts (or with
+islands=M of a policy that grows level by level), whose independent parts auto then draws. With pools of several
+strategies on the same problems, the plan picks among the strategies by budget; with a run of one sample a problem at
+temperature 0, it begins with the greedy answer. The table says what the plan is worth at several budgets, cross-fitted.
 """
 
 from __future__ import annotations

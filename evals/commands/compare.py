@@ -8,7 +8,7 @@ They compare the problems that the runs share. No model is needed.
 
 Each line is second minus first in points of accuracy, with its 95 % interval, the exact McNemar p-value, the same after
 Holm's correction over all lines, and how much the second spent of the first's tokens and FLOPs. With clusters or
-several seeds, interval and p-value are those of the effective pairs: so many independent pairs of draws vary as much.
+several seeds, both use the effective number of pairs: so many independent pairs would vary as much.
 """
 
 from __future__ import annotations

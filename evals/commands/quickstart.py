@@ -5,10 +5,10 @@
     OPENAI_API_KEY=... ttc quickstart --base-url https://api.example.com/v1 --model NAME --data problems.jsonl
 
 Looks at what you have, proposes a strategy that works on it and says why, runs it on twenty problems beside one plain
-draw, and prints accuracy with its 95 % interval, tokens, seconds and money. --data takes a file of rows with the
-columns question (or prompt, problem) and answer (or target), or those that --set task.answer=COLUMN and the like name;
-without it, twenty problems of the package are used. Cost on an endpoint: usually nine answers to each of twenty
-problems; --look stops before that.
+draw (a single sampled answer), and prints accuracy with its 95 % interval, tokens, seconds and money. --data takes a
+file of rows with the columns question (or prompt, problem) and answer (or target); --set task.question=COLUMN and --set
+task.answer=COLUMN name others. Without it, twenty problems of the package are used. Cost on an endpoint: usually nine
+answers to each of twenty problems; --look stops before that.
 
 The run is one of `ttc eval`: its folder is read by `ttc compare` and `ttc report`. The key is read from the environment
 and never written.

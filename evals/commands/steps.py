@@ -91,8 +91,9 @@ def register(subparsers: Any) -> None:
     label.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON lines that steps eval reads")
     for action, kind, function in ((evaluate, ScoredOptions, run_eval), (label, LabelOptions, run_label)):
         action.add_argument(
-            "--data", required=True, metavar=f"FILE|{SAMPLED}", help="labelled solutions, or where from"
-        )
+            "--data", required=True, metavar=f"FILE|{SAMPLED}",
+            help="a file of labelled solutions, or arithmetic, which makes them",
+        )  # fmt: skip
         add_options(action, kind)
         action.set_defaults(run=function)
 

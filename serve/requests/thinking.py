@@ -350,7 +350,7 @@ def _countable(wish: ThinkingRequest, capabilities: Capabilities, model: str) ->
     counted = wish.budget_field if wish.budget is not None else "min_thinking_tokens" if wish.min_tokens else None
     name = counted
     if capabilities.token_ids:
-        why = "has no thinking markers, so it does not think: leave it out"
+        why = "has no thinking markers, so it does not think: leave it out; an operator can set thinking.open, .close"
         name = counted or (
             wish.effort_field if wish.effort is not None else "enable_thinking" if wish.enabled else None
         )

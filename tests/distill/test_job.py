@@ -21,7 +21,7 @@ from tests.distill.openers import DyingTeacher, never, quiet
 from tests.fresh import heavy_modules_of
 from train.registries import make_task
 from ttc.cli.cli import main
-from ttc.concurrent import Interrupted, StopRequest
+from ttc.concurrent import Interrupted, Reminder, StopRequest
 from ttc.errors import ConfigError, EngineError, TTCError, UnknownName
 
 
@@ -409,6 +409,17 @@ def test_rows_that_something_is_measured_on_are_not_mixed_in(tmp_path, guesser, 
     with pytest.raises(ConfigError, match=r"mix\.data: 1 row is a held-out problem too, such as .*extra.jsonl, line 2"):
         plan_job(spec(guesser, walker, n=1, limit=4, mix={"data": [str(extra)]}, **more), tmp_path / "j")
     assert not (tmp_path / "j").exists()
+
+
+def test_a_job_says_on_the_way_how_many_answers_it_has(tmp_path, guesser, walker, monkeypatch):
+    monkeypatch.setattr(Reminder, "due", lambda self: True)
+    lines = []
+    run_job(spec(guesser, walker, smoke=2, eval={"limit": 2}, train={"steps": 2, "rows": 2, "lr": 1e-3}),
+            tmp_path / "j", lines.append)  # fmt: skip
+    text = "\n".join(lines)
+    assert "smoke gate: teacher answers the first 2 problems\nteacher: 1 of 4 answers" in text
+    assert f"measuring the start\n{TASK}: 1 of 4 answers" in text
+    assert f"measuring the student\n{TASK}: 1 of 4 answers" in text
 
 
 def test_search_learns_what_a_vote_agrees_on_without_a_key(tmp_path, walker):

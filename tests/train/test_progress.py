@@ -8,6 +8,7 @@ import pytest
 from tests import qwen_like
 from tests.train.stages import make_stage
 from train.base.stage import Setting, time_left
+from ttc.concurrent import Reminder
 
 
 @pytest.mark.parametrize(
@@ -42,3 +43,14 @@ def test_every_measurement_says_how_long_the_rest_takes_and_the_last_one_nothing
     texts = {step: line for line in lines for step in (middle, end) if f"step {step} of {end}: " in line}
     assert re.search(r", about \d+ s left$", texts[middle])
     assert "left" not in texts[end]
+
+
+@pytest.mark.parametrize("kind", ["sft", "grpo", "pretrain"])
+def test_a_stage_whose_steps_are_slow_says_every_one_of_them(tmp_path, kind, monkeypatch):
+    monkeypatch.setattr(Reminder, "due", lambda self: True)
+    lines = []
+    base = None if kind == "pretrain" else qwen_like.model(tmp_path / "base")
+    place = tmp_path / f"1-{kind}"
+    place.mkdir()
+    stage_of(kind, tmp_path).run(Setting(place, base, 1, "cpu", 1, lines.append))
+    assert [step for step in (1, 2, 3) if any(f"step {step} of " in line for line in lines)] == [1, 2, 3]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 
-from ttc.concurrent import gather
+from ttc.concurrent import Reminder, SteadyLog, gather
 
 
 async def after(turns: int, value: int, ended: list[int]) -> int:
@@ -75,3 +76,32 @@ def test_an_interrupt_after_a_handled_failure_is_still_an_interrupt():
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(work())
+
+
+def test_a_reminder_is_due_once_in_each_pause():
+    reminder = Reminder(every_s=0.05)
+    assert not reminder.due()
+    time.sleep(0.06)
+    assert reminder.due()
+    assert not reminder.due()
+
+
+def test_work_that_says_nothing_for_long_is_said_to_go_on():
+    lines: list[str] = []
+    with SteadyLog(lines.append, quiet_s=0.1) as log:
+        log("begun")
+        time.sleep(0.25)
+        log("ended")
+    assert lines[0] == "begun"
+    assert lines[-1] == "ended"
+    assert lines[1:-1]
+    assert all(line.startswith("still working, ") for line in lines[1:-1])
+
+
+def test_work_that_says_enough_has_no_lines_between_its_own():
+    lines: list[str] = []
+    with SteadyLog(lines.append, quiet_s=1.0) as log:
+        for number in range(15):
+            log(str(number))
+            time.sleep(0.1)
+    assert lines == list(map(str, range(15)))

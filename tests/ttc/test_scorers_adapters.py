@@ -409,3 +409,8 @@ def test_ids_of_a_tokenizer_that_writes_a_space_behind_control_tokens_are_known_
     assert layout.root(prompt) == prompt.token_ids
     with pytest.raises(ConfigError, match="does not match the generator's"):
         layout.root(dataclasses.replace(prompt, text=prompt.text.replace("2", "3")))
+
+
+def test_a_generator_given_as_a_reward_model_is_refused_with_the_formats_that_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"not recognised as a reward model .*scorer\.adapter=NAME \(qwen_rm, "):
+        orm("ttc/nano/teacher")

@@ -110,7 +110,7 @@ def _add_replay(verbs: Any) -> None:
     replay.add_argument("--stage", type=int, help="number of the stage (default: the last one with rollouts)")
     replay.add_argument("--model", type=Path, help="model folder the stage started from, when it is not in the run")
     replay.add_argument("--step", type=int, required=True, help="the update, from 0")
-    replay.add_argument("--device", default="cpu", help="where; the run's own gives equal numbers (default: cpu)")
+    replay.add_argument("--device", default="cpu", help="cpu or cuda; equal numbers need the run's own (default: cpu)")
     replay.set_defaults(run=_replay)
 
 
@@ -166,7 +166,7 @@ def _run(args: argparse.Namespace) -> int:
     from train.recipe.run import RunOptions, check_start, run_recipe
     from train.report import read_run, render_outcome
     from ttc.cli.parts import check_writable
-    from ttc.concurrent import StopRequest
+    from ttc.concurrent import SteadyLog, StopRequest
     from ttc.engines.embedded.core.model import pick_device
     from ttc.engines.shared.folder import resolve
 
@@ -199,11 +199,12 @@ def _run(args: argparse.Namespace) -> int:
         args.out, args.seed, model, args.device, args.threads, world, stop, keep_checkpoints=args.keep_checkpoints
     )
 
-    def log(text: str) -> None:
+    def write(text: str) -> None:
         if world.main:
             print(text, file=sys.stderr, flush=True)
 
-    results = run_recipe(recipe, options, log)
+    with SteadyLog(write) as log:
+        results = run_recipe(recipe, options, log)
     if not world.main:
         return 0
     if args.json:
@@ -378,6 +379,7 @@ def _gate(args: argparse.Namespace) -> int:
     from train.measure.gates import read_gates
     from train.promote.gate import judge, promote
     from train.recipe.run import RUN, read_asked, stage_folders
+    from ttc.concurrent import SteadyLog
     from ttc.config.recipes import load_toml
 
     check_training_place("train gate", args.device, args.threads)
@@ -388,10 +390,10 @@ def _gate(args: argparse.Namespace) -> int:
     if "gates" not in tables:
         raise ConfigError(f"{where} declares no gates; write a table [gates] into the recipe, or give --gates FILE")
     torch.set_num_threads(args.threads)
-    log = partial(print, file=sys.stderr, flush=True)
     _without_bars()
-    setting = Setting(args.folder, args.model, args.seed, args.device, args.threads, log)
-    checks = judge(read_gates(tables["gates"], str(where)), args.folder, args.model, setting)
+    with SteadyLog(partial(print, file=sys.stderr, flush=True)) as log:
+        setting = Setting(args.folder, args.model, args.seed, args.device, args.threads, log)
+        checks = judge(read_gates(tables["gates"], str(where)), args.folder, args.model, setting)
     for check in checks:
         print(f"{'pass' if check.passed else 'FAIL'}  {check.gate:16} {check.text}")
     pointer = promote(args.folder, checks)

@@ -19,6 +19,7 @@ from train.base.health import AlarmFile, Health, HealthRule, act, configured
 from train.base.optimiser import Optimiser, Schedule
 from train.base.stage import ALL_KEPT, Setting, kept, time_left
 from train.update.batch import rows_at
+from ttc.concurrent import Reminder
 from ttc.config.values import counted
 from ttc.errors import ConfigError
 from ttc.records import LineFile
@@ -69,7 +70,7 @@ def fit(
             last = evaluate()
             health.not_finite(last, 0)
             metrics.write({"step": 0, **_plain(last)}, sync=False)
-        start, first = time.perf_counter(), step
+        start, first, reminder = time.perf_counter(), step, Reminder()
         while step < course.steps and not stopped:
             if world.any(setting.stop.asked):
                 checkpoints.keep(step, model, optimiser.state(), state())
@@ -79,8 +80,10 @@ def fit(
             step += 1
             numbers["lr"] = optimiser.rate
             numbers["update_s"] = time.perf_counter() - began
-            if step % course.eval_every == 0 or step == course.steps:
+            measures = step % course.eval_every == 0 or step == course.steps
+            if measures:
                 numbers |= evaluate()
+            if reminder.due() or measures:
                 left = time_left((time.perf_counter() - start) / (step - first) * (course.steps - step))
                 setting.log(f"step {step} of {course.steps}: {_told(numbers)}{left}")
             numbers = world.agree(numbers)

@@ -50,7 +50,7 @@ from train.rollouts.sync import Syncer
 from train.update.batch import rollout_batch
 from train.update.terms import RewardBatch, k3
 from train.update.update import Updater
-from ttc.concurrent import Interrupted, StopRequest
+from ttc.concurrent import Interrupted, Reminder, StopRequest
 from ttc.config.values import counted
 from ttc.errors import TrainingError
 from ttc.records import LineFile
@@ -101,6 +101,7 @@ class Parts:
     held_out_file: LineFile | None = None
     world: World = ALONE
     stop: StopRequest = field(default_factory=StopRequest)
+    reminder: Reminder = field(default_factory=Reminder)
 
     async def close(self) -> None:
         """Close the files and stop the verifiers; the engine is its opener's."""
@@ -254,6 +255,8 @@ async def finish(
     if state.step % plan.eval_every == 0 or state.step == plan.steps:
         metrics.update(await evaluate(state, parts, plan))
         await parts.rewarder.check()
+    elif parts.reminder.due():
+        parts.log(f"step {state.step} of {plan.steps}: {counted(len(rollouts), 'rollout')}")
     metrics["form_gap"] = metrics["formed"] - metrics["accuracy"]
     metrics.update(growth(state, metrics))
     alarms = parts.health.check(metrics, state.step, rollouts)

@@ -29,6 +29,7 @@ from train.registries import make
 from train.update.batch import pad
 from train.update.logprobs import token_logprobs
 from ttc import seeds
+from ttc.concurrent import Reminder
 from ttc.durable import replace_text
 from ttc.engines.shared.text import Text
 from ttc.errors import ConfigError
@@ -92,7 +93,7 @@ class _Pretrain:
             optimiser.load(checkpoint[0])
             start, first = int(checkpoint[1]["step"]), float(checkpoint[1]["first"])
         model.train()
-        loss, began = first, time.perf_counter()
+        loss, began, reminder = first, time.perf_counter(), Reminder()
         with setting.stop.heeded():
             for step in range(start, self.schedule.steps):
                 if setting.stop.asked:
@@ -103,7 +104,7 @@ class _Pretrain:
                 norm, loss = optimiser.step(), float(value.detach())
                 check_finite({"loss": loss, "grad_norm": norm}, step + 1)
                 first = loss if step == 0 else first
-                if (step + 1) % 100 == 0:
+                if reminder.due() or (step + 1) % 100 == 0:
                     pace = (time.perf_counter() - began) / (step + 1 - start)
                     left = time_left(pace * (self.schedule.steps - step - 1))
                     setting.log(f"pretrain step {step + 1} of {self.schedule.steps}: loss {loss:.3f}{left}")

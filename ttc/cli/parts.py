@@ -206,8 +206,9 @@ def resolve_scorer(
             who = next(choice.name for choice in strategies if choice.needs_scorer)
             scorer_names = ", ".join(SCORERS.names())
             raise ConfigError(
-                f"{who} needs a scorer for this model: take a strategy without one, --strategy majority, or add "
-                f"--scorer NAME:PATH with a reward model where the engine can continue a text (known: {scorer_names})"
+                f"{who} needs a scorer for this model: take a strategy without one, --strategy majority, or name a "
+                "reward model, --scorer prm:PATH (it scores steps) or orm:PATH (whole answers); all scorers: "
+                f"{scorer_names}"
             )
         name = DEFAULT_SCORER
     if name is None:

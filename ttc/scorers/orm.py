@@ -56,7 +56,7 @@ def orm(
     """
     from ttc.engines.shared.folder import resolve
     from ttc.engines.shared.shape import read_config, supported
-    from ttc.scorers.reward_models.adapters import load_adapter, recognise
+    from ttc.scorers.reward_models.adapters import adapter_names, load_adapter, recognise
     from ttc.scorers.reward_models.embedded import adapted
 
     folder = resolve(str(model))
@@ -67,7 +67,10 @@ def orm(
         family = load_adapter(adapter, config, str(folder), outcome=True)
     if family is None:
         name = ", ".join(config.get("architectures") or ()) or config["model_type"]
-        raise ConfigError(f"{folder} ({name}) is not a known outcome reward model: set scorer.adapter=NAME")
+        raise ConfigError(
+            f"{folder} ({name}) is not recognised as a reward model of whole answers: if it is one, name its format, "
+            f"--set scorer.adapter=NAME ({adapter_names(outcome=True)})"
+        )
     if isinstance(options, OverHttp):
         from ttc.scorers.reward_models.server import RewardServer, token_scorer
 

@@ -24,7 +24,7 @@ from ttc.engines.shared.folder import check_model
 from ttc.errors import ConfigError
 from ttc.identity.digests import BESIDE_WEIGHTS, ROLES, ModelFolder, reads
 from ttc.scorers.adapters._base import Adapter
-from ttc.scorers.reward_models.adapters import load_adapter, recognise, step_adapters
+from ttc.scorers.reward_models.adapters import adapter_names, load_adapter, recognise
 from ttc.scorers.reward_models.backends import EmbeddedCore, InVllm, OverHttp, StepsOverHttp
 from ttc.scorers.reward_models.embedded import Kind, adapted, same_ids
 
@@ -126,7 +126,8 @@ def prm(
         delimiter = {} if step_delimiter is None else {"step_delimiter": step_delimiter}
         return same_ids(folder, config, {**reading, **delimiter}, options, engine)
     if family is None:
-        raise ConfigError(f"prm backend={options.backend} needs adapter=NAME for this model (known: {step_adapters()})")
+        names = adapter_names(outcome=False)
+        raise ConfigError(f"prm backend={options.backend} needs adapter=NAME for this model (known: {names})")
     if isinstance(options, EmbeddedCore):
         return adapted(folder, family, options, step_delimiter)
     if isinstance(options, InVllm):

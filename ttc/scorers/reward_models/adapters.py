@@ -47,9 +47,9 @@ def recognise(model: str, folder: Path, config: Mapping[str, Any], *, outcome: b
     return next((adapter for adapter in serving if architectures.intersection(adapter.architectures)), None)
 
 
-def step_adapters() -> str:
-    """The names of all adapters that score steps, for error messages."""
-    return ", ".join(name for name in ADAPTERS.names() if not _adapter(name).outcome)
+def adapter_names(*, outcome: bool) -> str:
+    """The names of all adapters that score whole answers (`outcome`) or steps, for error messages."""
+    return ", ".join(name for name in ADAPTERS.names() if _adapter(name).outcome == outcome)
 
 
 def _adapter(name: str) -> Adapter:

@@ -27,7 +27,7 @@ from ttc.core import Engine, Message, ModelShape, Price, Prompt, Score, Usage, U
 from ttc.core import Path as TreePath
 from ttc.errors import ConfigError, PromptTooLong, ScorerError, TTCError
 from ttc.scorers.adapters._base import Adapter
-from ttc.scorers.reward_models.adapters import step_adapters
+from ttc.scorers.reward_models.adapters import adapter_names
 from ttc.scorers.reward_models.backends import EmbeddedCore
 from ttc.scorers.reward_models.batching import Batcher, WorkItem, finish_all
 from ttc.scorers.reward_models.layouts import Layout, ModelInput, OwnText, RewardTokenizer, SameIds, common
@@ -163,7 +163,7 @@ def same_ids(
     body, rest = load(folder, place, head=reading.kind != "label")
 
     def explain(exc: ConfigError) -> str:
-        return f"{exc}; a public one in a format of its own needs scorer.adapter=NAME ({step_adapters()})"
+        return f"{exc}; a public one in a format of its own needs scorer.adapter=NAME ({adapter_names(outcome=False)})"
 
     reader = _reader(reading, body, rest, tokens, str(folder), explain)
     tag = None if reading.step_tag is None else tokens.single("step_tag", reading.step_tag)
