@@ -280,11 +280,11 @@ def _in_base(match: re.Match[str]) -> str:
 
 _WAY = r"(?:increase|decrease|gain|loss|profit|discount|reduction|rise|raise|drop|decline|growth|markup|markdown)"
 _SHARE = r"-?\d[\d.,/]*\s?\\?%"
-CHANGE = re.compile(
-    rf"\A(?:an? )?(?:\\text\s?\{{\s*)?(?:(?P<before>{_SHARE})\s*(?:\\text\s?\{{\s*)?(?P<to>{_WAY})\s*\}}?"
-    rf"|(?P<from>{_WAY}) of\s*\}}?\s*(?P<behind>{_SHARE}))\Z",
-    re.IGNORECASE,
+_CHANGE = (
+    rf"(?i)\A(?:an? )?(?:\\text\s?\{{\s*)?(?:(?P<before>{_SHARE})\s*(?:\\text\s?\{{\s*)?(?P<to>{_WAY})\s*\}}?"
+    rf"|(?P<from>{_WAY}) of\s*\}}?\s*(?P<behind>{_SHARE}))\Z"
 )
+CHANGE = re.compile(_CHANGE)
 """A change by so many per cent: a 20% increase, `\\text{a loss of } 20\\%`."""
 _ONE_OF = r"\A(\d{{1,9}})\s*(?:\\text\s?\{{\s*)?\s?{}\s*\}}?\s*(\d{{1,9}})\Z"
 
@@ -316,191 +316,162 @@ def _oxidation(match: re.Match[str]) -> str:
     return match["number"] if _ROMAN[int(match["digit"]) - 1] == match["roman"] else match[0]
 
 
-class _Seldom:
-    """A pattern that is compiled when it is first needed."""
-
-    def __init__(self, pattern: str, flags: int = 0) -> None:
-        self._source = pattern, flags
-
-    @functools.cached_property
-    def compiled(self) -> re.Pattern[str]:
-        """The pattern."""
-        return re.compile(*self._source)
+_compiled = functools.lru_cache(maxsize=None)(re.compile)
+"""Patterns are compiled when they are first needed."""
 
 
-_ALIASES: tuple[tuple[str, _Seldom, str | Callable[[re.Match[str]], str]], ...] = (
+_ALIASES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     # Layout and marks that say nothing.
-    (r"\\[", _Seldom(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
-    (r"\math", _Seldom(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
+    (r"\\[", r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]", r"\\\\"),
+    (r"\math", r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}", r"\1"),
     (
         r"\math",
-        _Seldom(r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())"),
+        r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())",
         r"\1\2",
     ),
-    ("{", _Seldom(r"\{\s?([-+:])\s?\}"), r"\1"),
-    (".", _Seldom(r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)"), r"\1{\2}"),
-    ("check", _Seldom(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
+    ("{", r"\{\s?([-+:])\s?\}", r"\1"),
+    (".", r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)", r"\1{\2}"),
+    ("check", r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z", ""),
     # Relations and operations.
-    (r"\not", _Seldom(r"\\not\s*="), r"\\ne "),
-    (r"\mid", _Seldom(r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])"), "|"),
-    ("...", _Seldom(r"(?<!\d)\.\.\."), r"\\dots "),
-    ("<=", _Seldom(r"<="), r"\\le "),
-    (">=", _Seldom(r">="), r"\\ge "),
-    ("!=", _Seldom(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
-    ("**", _Seldom(r"\*\*(?=[\w({\\-])"), "^"),
-    ("x", _Seldom(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
-    (r"\times", _Seldom(r"(?<=\d)\s*\\times\s*\Z"), ""),
-    (r"\equiv", _Seldom(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
-    (r"\equiv", _Seldom(r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)"), r"\1(x)="),
+    (r"\not", r"\\not\s*=", r"\\ne "),
+    (r"\mid", r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])", "|"),
+    ("...", r"(?<!\d)\.\.\.", r"\\dots "),
+    ("<=", r"<=", r"\\le "),
+    (">=", r">=", r"\\ge "),
+    ("!=", r"(?<!\d)!=|!=(?!\s*\d)", r"\\ne "),
+    ("**", r"\*\*(?=[\w({\\-])", "^"),
+    ("x", r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))", r" \\times "),
+    (r"\times", r"(?<=\d)\s*\\times\s*\Z", ""),
+    (r"\equiv", r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)", r"\1="),
+    (r"\equiv", r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)", r"\1(x)="),
     (
         "=",
-        _Seldom(
-            r"(?<=[\w})])(?:[\s,]|\\[ ,;:])*\(?(?:\\text\s?\{)?\s*\(?"
-            r"(?:attained |achieved |reached )?(?:at|when|for)\s*\}?\s*[a-z]"
-            r"(?:\s?=(?:\\[a-z]+|(?![A-Za-z]{2})[^(),;=]){1,30}){1,3}\)?\}?\s*\Z"
-        ),
+        r"(?<=[\w})])(?:[\s,]|\\[ ,;:])*\(?(?:\\text\s?\{)?\s*\(?"
+        r"(?:attained |achieved |reached )?(?:at|when|for)\s*\}?\s*[a-z]"
+        r"(?:\s?=(?:\\[a-z]+|(?![A-Za-z]{2})[^(),;=]){1,30}){1,3}\)?\}?\s*\Z",
         "",
     ),
-    ("O", _Seldom(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
-    ("^", _Seldom(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
-    ("d", _Seldom(_LEIBNIZ), _primed),
-    (r"\partial", _Seldom(_PARTIAL), _subscripted),
-    ("mapsto", _Seldom(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
-    ("const", _Seldom(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
+    ("O", r"(?s)\AO\s*\(.*\)\Z", lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
+    ("^", r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?", "^T"),
+    ("d", _LEIBNIZ, _primed),
+    (r"\partial", _PARTIAL, _subscripted),
+    ("mapsto", r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])", "y="),
+    ("const", r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}", " C"),
     # Brackets and sets.
-    ("left<", _Seldom(r"\\left\s?<"), r"\\langle "),
-    ("right>", _Seldom(r"\\right\s?>"), r"\\rangle "),
-    ("<", _Seldom(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
-    ("{", _Seldom(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
-    (r"\mathbb", _Seldom(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
-    (r"\mathbb", _Seldom(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
+    ("left<", r"\\left\s?<", r"\\langle "),
+    ("right>", r"\\right\s?>", r"\\rangle "),
+    ("<", r"\A<([^<>]*,[^<>]*)>\Z", r"\\langle \1\\rangle "),
+    ("{", r"(?s)\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", r"\\{\1\2\\}"),
+    (r"\mathbb", r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?", r"\\mathbb{Z}_{\1}"),
+    (r"\mathbb", r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?", r"\\mathbb{R}\\setminus\\{0\\}"),
     (
         "except",
-        _Seldom(
-            r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
-            r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
-            re.IGNORECASE,
-        ),
+        r"(?i)\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
+        r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
         lambda match: rf"\mathbb{{R}}\setminus\{{{match['points'].replace(' and ', ', ')}\}}",
     ),
     (
         "all",
-        _Seldom(
-            r"\A\\text\s?\{\s*(?:for )?(?:all|any|every)"
-            r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
-            r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))"
-        ),
+        r"\A\\text\s?\{\s*(?:for )?(?:all|any|every)"
+        r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
+        r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))",
         "",
     ),
-    (r"\text", _Seldom(r"\\text\s?\{\s*([,.:])\s*\}"), r"\1"),
-    ("%", _Seldom(r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])"), r"\\% \1"),
+    (r"\text", r"\\text\s?\{\s*([,.:])\s*\}", r"\1"),
+    ("%", r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])", r"\\% \1"),
     (
         " is the ",
-        _Seldom(
-            r"\\text\s?\{\s*is the (?:only |unique |final )?(?:answer|solution|value|integer|number|root)\s*\}\s*\Z"
-        ),
+        r"\\text\s?\{\s*is the (?:only |unique |final )?(?:answer|solution|value|integer|number|root)\s*\}\s*\Z",
         "",
     ),
-    ("only", _Seldom(r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)"), ""),
-    (r"\begin", _Seldom(r"\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", re.DOTALL), _cases),
+    ("only", r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)", ""),
+    (r"\begin", r"(?s)\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", _cases),
     (
         "|",
-        _Seldom(r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z"),
+        r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z",
         r"\1(\2, \3)",
     ),
     (
         "multiplicity",
-        _Seldom(
-            r"(?<![\\A-Za-z])(?P<root>(?:(?!\\text|\band\b)[^,;{}]|\{[^{}]*\}){1,80}?)(?:\s|\\[ ,;])*\(?"
-            r"\\text\s?\{[\s,(]*(?:with |of )?multiplicity\s*(?P<times>[1-9])?\)?\s*\}"
-            r"(?(times)|\s*(?P<number>[1-9]))\s*\)?(?=\s*(?:[,;]|\\text\s?\{\s*(?:,|and)|and\b|\Z))"
-        ),
+        r"(?<![\\A-Za-z])(?P<root>(?:(?!\\text|\band\b)[^,;{}]|\{[^{}]*\}){1,80}?)(?:\s|\\[ ,;])*\(?"
+        r"\\text\s?\{[\s,(]*(?:with |of )?multiplicity\s*(?P<times>[1-9])?\)?\s*\}"
+        r"(?(times)|\s*(?P<number>[1-9]))\s*\)?(?=\s*(?:[,;]|\\text\s?\{\s*(?:,|and)|and\b|\Z))",
         _repeated,
     ),
-    (",", _Seldom(r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
-    ("\\", _Seldom(r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
+    (",", r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}", r", \\text{\1}"),
+    ("\\", r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}", r"\\text{\1}\2 \\text{\3}"),
     # Numerals, and words before or behind them.
-    ("0", _Seldom(r"\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", re.I), _in_base),
+    ("0", r"(?i)\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", _in_base),
     (
         "base",
-        _Seldom(
-            r"(?<=\d)(?:\s|\\[ ,;:])*\(?\\?(?:text\s?\{|mathrm\s?\{)?\s*\(?(?:in )?base\s*\}?"
-            r"\s*(\d{1,2})\s*\)?\s*\}?\s*\Z"
-        ),
+        r"(?<=\d)(?:\s|\\[ ,;:])*\(?\\?(?:text\s?\{|mathrm\s?\{)?\s*\(?(?:in )?base\s*\}?"
+        r"\s*(\d{1,2})\s*\)?\s*\}?\s*\Z",
         r"_{\1}",
     ),
     (
         "base",
-        _Seldom(r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}"),
+        r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}",
         r"_{\1\2}",
     ),
-    ("E", _Seldom(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
-    ('"', _Seldom(r'\A"([A-Za-z][A-Za-z -]*)"\Z'), r"\1"),
-    ("from", _Seldom(r"\A(\\text\s?\{\s*)?from (?=\d)"), r"\1"),
-    ("", _Seldom(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
-    ("%", _Seldom(CHANGE.pattern, CHANGE.flags), lambda match: match["before"] or match["behind"]),
-    (" o", _Seldom(_ONE_OF.format("out of")), _share),
-    (" in ", _Seldom(_ONE_OF.format("in")), _share),
-    ("a factor of", _Seldom(r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
+    ("E", r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)", r"e\1"),
+    ('"', r'\A"([A-Za-z][A-Za-z -]*)"\Z', r"\1"),
+    ("from", r"\A(\\text\s?\{\s*)?from (?=\d)", r"\1"),
+    ("", r"(?i)\A(?:minus|negative)\s+(?=[\d$\\])", "-"),
+    ("%", _CHANGE, lambda match: match["before"] or match["behind"]),
+    (" o", _ONE_OF.format("out of"), _share),
+    (" in ", _ONE_OF.format("in"), _share),
+    ("a factor of", r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}", ""),
     (
         "(",
-        _Seldom(
-            r"(?<=[\w})])(?:\s|\\[ ,;:])*"
-            r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
-            r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z"
-        ),
+        r"(?<=[\w})])(?:\s|\\[ ,;:])*"
+        r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
+        r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z",
         r" \\approx \1",
     ),
     (
         "(",
-        _Seldom(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
+        r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z",
         r" \\approx \1",
     ),
-    ("(", _Seldom(r"\A(?P<number>[-+]?(?P<digit>[1-7]))\s*\((?P<roman>[IV]{1,3})\)\Z"), _oxidation),
-    ("", _Seldom(r"\A([1-9])([-+])\Z"), r"\2\1"),
+    ("(", r"\A(?P<number>[-+]?(?P<digit>[1-7]))\s*\((?P<roman>[IV]{1,3})\)\Z", _oxidation),
+    ("", r"\A([1-9])([-+])\Z", r"\2\1"),
     # Units.
-    ("'", _Seldom(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
+    ("'", r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z", r"\1 ft \2 in"),
     (
         " in the ",
-        _Seldom(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
+        r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)",
         lambda match: " AM" if match[1] else " PM",
     ),
     (
         "(",
-        _Seldom(
-            r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z][A-Za-z ]{0,25})\)\s?(?(1)\})[\s.]*"
-            r"(?:\\[;,]|\s)*\Z"
-        ),
+        r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z][A-Za-z ]{0,25})\)\s?(?(1)\})[\s.]*"
+        r"(?:\\[;,]|\s)*\Z",
         _in_unit,
     ),
     (
         "(",
-        _Seldom(
-            r"(?:(?<=[\d})°])|(?<=circ))\s*(?:\\[,;: ]\s*)?\\(?:text|mathrm)\s?\{\s?"
-            r"\((?:(?:option|choice) [A-E]|(?:counter)?clockwise|approximately|exactly|exact)\)\s?\}\s*\Z"
-        ),
+        r"(?:(?<=[\d})°])|(?<=circ))\s*(?:\\[,;: ]\s*)?\\(?:text|mathrm)\s?\{\s?"
+        r"\((?:(?:option|choice) [A-E]|(?:counter)?clockwise|approximately|exactly|exact)\)\s?\}\s*\Z",
         "",
     ),
-    (r"\circ", _Seldom(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
-    ("o", _Seldom(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
+    (r"\circ", r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}", r"^\\circ \1"),
+    ("o", r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)", r"^\\circ "),
     (
         "s",
-        _Seldom(
-            r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)"
-        ),
+        r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)",
         r" \\text{Hz}",
     ),
     (
         "Rs",
-        _Seldom(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
+        r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)",
         " INR ",
     ),
     (
         " a",
-        _Seldom(r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)"),
+        r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)",
         " per ",
     ),
-    ("US", _Seldom(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
+    ("US", r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)", ""),
 )
 """What a spelling has in it, the spelling, and the one that stands for it."""
 
@@ -553,7 +524,7 @@ def _with_plain_commands(text: str) -> str:
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     text = _rewritten(text)
     for sign, pattern, replacement in _ALIASES:
-        text = pattern.compiled.sub(replacement, text) if sign in text else text
+        text = _compiled(pattern).sub(replacement, text) if sign in text else text
     return text
 
 

@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from ttc.answers.grammar import parse
-from ttc.answers.nodes import UNITS, Term, exact, holds, num
+from ttc.answers.nodes import UNITS, Term, exact, holds, num, unnamed
 from ttc.answers.shapes import shape
 from ttc.answers.tokens import CHANGE, Unparsed, plain
 from ttc.answers.words import ONES
@@ -174,10 +174,8 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
     """Why an answer of the right value is not what was asked: unevaluated, restated, form; empty when it is."""
     if form == "any" or gold == answer:
         return ""
-    if allowed := FORMS[form]:
-        body = answer.args[1] if answer.op == "named" and form != "equation" else answer
-        if body.op not in allowed:
-            return "form"
+    if (allowed := FORMS[form]) and (answer if form == "equation" else unnamed(answer)).op not in allowed:
+        return "form"
     golds, answers = list(scalars(gold)), list(scalars(answer))
     amounts = gold.args if gold.op in ("set", "tuple") else (gold,)
     if all(item.op == "quantity" and item.args[1].startswith("degree") for item in amounts) and all(
@@ -222,16 +220,15 @@ def _unevaluated(golds: list[Term], answers: list[Term]) -> bool:
         return not all(numeral(node) or node.has("inf") for node in answers)
     if any(exact(node) is not None and not numeral(node) for node in values):
         return False  # the gold is left as an expression too
-    allowed = _SURDS | _related(frozenset().union(*map(_functions, values)))
+    allowed = _SURDS | _related(frozenset().union(*map(Term.functions, values)))
     allowed |= {"sin", "cos"} if any(map(_in_polar_form, values)) else set()
-    return any(not (_functions(node) <= allowed) or _plain_sum(node) for node in answers)
+    return any(not (node.functions() <= allowed) or _plain_sum(node) for node in answers)
 
 
 def _in_polar_form(node: Term) -> bool:
     """Whether a number is written as r e^{i t}, for which r cis t may stand."""
-    imaginary = Term("sym", ("i",))
-    here = node.op == "pow" and node.args[0] == Term("sym", ("e",)) and holds(node.args[1], imaginary)
-    return here or any(map(_in_polar_form, node.children()))
+    base, imaginary = Term("sym", ("e",)), Term("sym", ("i",))
+    return any(part.op == "pow" and part.args[0] == base and holds(part.args[1], imaginary) for part in node.walk())
 
 
 def numeral(node: Term) -> bool:
@@ -295,11 +292,6 @@ def _plain_sum(node: Term) -> bool:
     return not node.has("inf") and exact(node) is not None and not numeral(node)
 
 
-def _functions(node: Term) -> frozenset[str]:
-    own = frozenset({node.args[0]}) if node.op == "fn" else frozenset()
-    return own.union(*(_functions(child) for child in node.children()))
-
-
 def _related(names: frozenset[str]) -> frozenset[str]:
     return names.union(*(family for family in _FAMILIES if family & names))
 
@@ -344,8 +336,8 @@ def _is_prime(number: int) -> bool:
 
 def _has_bracket(node: Term) -> bool:
     """A product or a power of a sum with variables."""
-    here = node.op in ("mul", "pow") and any(child.op == "add" and child.symbols() for child in node.children())
-    return here or any(map(_has_bracket, node.children()))
+    products = (part for part in node.walk() if part.op in ("mul", "pow"))
+    return any(child.op == "add" and child.symbols() for product in products for child in product.children())
 
 
 def _reducible(node: Term) -> bool:
@@ -364,11 +356,9 @@ def _is_whole(node: Term) -> bool:
 
 def _square_inside(node: Term) -> bool:
     """A root of a whole number that a square divides."""
-    if node.op == "fn" and node.args[0] == "sqrt":
-        value = exact(node.args[1])
-        if value is not None and value.denominator == 1 and 0 < value < 10**8:
-            return any(value % (root * root) == 0 for root in range(2, min(int(value**0.5) + 1, 1000) + 1))
-    return any(map(_square_inside, node.children()))
+    values = [exact(part.args[1]) for part in node.walk() if part.op == "fn" and part.args[0] == "sqrt"]
+    sizes = [int(value) for value in values if value is not None and value.denominator == 1 and 0 < value < 10**8]
+    return any(size % root**2 == 0 for size in sizes for root in range(2, min(math.isqrt(size), 1000) + 1))
 
 
 @functools.lru_cache(maxsize=512)
