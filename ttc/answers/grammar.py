@@ -35,16 +35,9 @@ from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
 from ttc.answers.words import ONES, designation, in_words
 
 RELATIONS = {
-    "=": "=",
-    "<": "<",
-    ">": ">",
-    r"\le": "<=",
-    r"\ge": ">=",
-    r"\ne": "!=",
-    r"\approx": "~",
-    r"\in": "in",
+    "=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "~", r"\in": "in",
     r"\equiv": "==",
-}
+}  # fmt: skip
 """Spelling of a relation to its operator."""
 SIGNS_OF_LOGIC = {r"\lor": "or", r"\land": "and"}
 GREEK = frozenset({
@@ -52,16 +45,14 @@ GREEK = frozenset({
     "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda",
     "Sigma", "Phi", "Psi", "Omega", "ell", "hbar",
 })  # fmt: skip
+_CIRCULAR = ("sin", "cos", "tan", "cot", "sec", "csc")
+_HYPERBOLIC = ("sinh", "cosh", "tanh", "coth", "sech", "csch")
+_OTHERS = ("ln", "log", "lg", "exp", "cis", "min", "max", "gcd", "lcm", "det", "abs", "floor", "ceil")
 FUNCTIONS = {
-    "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "sinh": "sinh",
-    "cosh": "cosh", "tanh": "tanh", "ln": "ln", "log": "log", "lg": "lg", "exp": "exp", "arcsin": "arcsin",
-    "arccos": "arccos", "arctan": "arctan", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "arccot": "arccot",
-    "arcsec": "arcsec", "arccsc": "arccsc", "acot": "arccot", "asec": "arcsec", "acsc": "arccsc", "coth": "coth",
-    "sech": "sech", "csch": "csch", "arcsinh": "arcsinh", "arccosh": "arccosh", "arctanh": "arctanh",
-    "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh", "asinh": "arcsinh", "acosh": "arccosh",
-    "atanh": "arctanh", "cis": "cis", "min": "min", "max": "max", "gcd": "gcd", "lcm": "lcm", "det": "det",
-    "abs": "abs", "floor": "floor", "ceil": "ceil",
-}  # fmt: skip
+    **{name: name for name in (*_CIRCULAR, *_HYPERBOLIC, *_OTHERS)},
+    **{prefix + name: f"arc{name}" for name in (*_CIRCULAR, *_HYPERBOLIC[:3]) for prefix in ("arc", "a")},
+    **{f"ar{name}": f"arc{name}" for name in _HYPERBOLIC[:3]},
+}
 """Spelling of a function to its name."""
 SEVERAL = frozenset({"min", "max", "gcd", "lcm"})
 """Functions of several arguments."""

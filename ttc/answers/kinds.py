@@ -481,7 +481,7 @@ def _word_of_a_sentence(letter: str, before: str, rest: str) -> bool:
 
 def _second(rest: str) -> str:
     """A second letter that is offered, right beside the first, or with a value between them: "5 or (C) 6"."""
-    rest = _BECAUSE.split(rest, maxsplit=1)[0]
+    rest = _REASON.split(rest, maxsplit=1)[0]
     if _INSTEAD.match(rest):
         return ""
     if beside := _SECOND.match(rest) or _BESIDE.match(rest):
@@ -512,9 +512,8 @@ _DEFINED = re.compile(
     r"[A-Z]\s+is\s+(?:an?|the)\s+(?!(?:only |most |single )?(?:correct|right|best|answer|option|choice|one)\b)"
 )
 """A letter that stands for something: G is the constant of gravitation."""
-_REASON = re.compile(r",?\s+(?:because|since|as)\b", re.IGNORECASE)
+_REASON = re.compile(r",?\s+(?:because|since|as(?! well\b))\b", re.IGNORECASE)
 """What parts a choice from its reasons, which may say that others are wrong."""
-_BECAUSE = re.compile(r",?\s+(?:because|since)\b", re.IGNORECASE)
 _INSTEAD = re.compile(
     r"[\s)\]*.,}$]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)\s+(?:(?:option|choice)\s+)?[(*]*[A-Z]\b"
 )

@@ -48,17 +48,7 @@ from ttc.answers.words import text_key
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import (
-    asks_base,
-    asks_chance,
-    asks_order,
-    asks_percent,
-    asks_ratio,
-    domains,
-    fault,
-    other_way,
-    scalars,
-)
+from ttc.verifiers.maths.asked import asks, asks_base, asks_percent, domains, fault, other_way, scalars
 from ttc.verifiers.maths.beside import read_beside, without_domain
 from ttc.verifiers.maths.comparing import (
     Comparison,
@@ -198,7 +188,7 @@ class MathVerifier(TargetVerifier[Target]):
                 raise ConfigError(f"the gold {text[:80]!r} {defect}")
 
     def _policy_for(self, gold: Target) -> EqualityPolicy:
-        order: Reading = "tuple" if not gold.order and asks_order(gold.question) else gold.order
+        order: Reading = "tuple" if not gold.order and asks("order", gold.question) else gold.order
         policy = dataclasses.replace(
             self._policy, absolute=gold.tolerance, reading=order, domain=gold.domain or domains(gold.question)
         )
@@ -306,10 +296,10 @@ def weigh(
         return False, UNPARSED
     if not are_integers:
         first, second = read_beside(first, left, second, right, letter, question)
-    if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
+    if asks("chance", question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_alike(first, second)
-    if asks_ratio(question):
+    if asks("ratio", question):
         first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
     if equal is False:

@@ -18,6 +18,7 @@ import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 from ttc.answers.grammar import parse
 from ttc.answers.nodes import UNITS, Term, exact, holds, num, unnamed
@@ -54,14 +55,18 @@ _FACTOR = re.compile(r"(?:^|[.:;]\s+|\b(?:please|completely|fully)\s+)\s*factor(
 _EXPAND = re.compile(r"(?:^|[.:;]\s+)\s*expand\b", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
 _PRIMES = re.compile(r"\bprime factor|\bproduct of (?:its )?prime", re.IGNORECASE)
-_RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
-_CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECASE)
-_ORDER = re.compile(
-    r"(?:^|[.?!:;,]\s+|\bplease\s)\s*(?:order|arrange|rank|sort|put)\b[^.?!]{0,120}"
+_TOPICS = {
+    # 10:20 is no time then.
+    "ratio": r"\bratio\b|\bproportion",
+    # A ratio may be odds then.
+    "chance": r"\bprobabilit|\bodds\b|\bchances?\b|\blikel",
+    # 3 mod 7 answers it as 3 does.
+    "residue": r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue",
+    # Things are wanted in an order: "Order them from least to greatest".
+    "order": r"(?:^|[.?!:;,]\s+|\bplease\s)\s*(?:order|arrange|rank|sort|put)\b[^.?!]{0,120}"
     r"\b(?:least|greatest|smallest|largest|lowest|highest|shortest|longest|(?:a|de)scending|(?:in|de)creasing)\b",
-    re.IGNORECASE,
-)
-_RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
+}
+"""What a question may speak of, and the words that show it."""
 _TENS = re.compile(r"\b10\s*(?:\^|\*\*)")
 """A power of ten in a question, which its answer must not repeat."""
 _POWERS = re.compile(
@@ -117,24 +122,9 @@ def asks_unit(question: str) -> str:
     return units.pop() if len(units) == 1 else ""
 
 
-def asks_ratio(question: str) -> bool:
-    """Whether a question speaks of a ratio, so that 10:20 is no time."""
-    return bool(_RATIO.search(question))
-
-
-def asks_chance(question: str) -> bool:
-    """Whether a question speaks of chances, where a ratio may be odds."""
-    return bool(question) and bool(_CHANCE.search(question))
-
-
-def asks_order(question: str) -> bool:
-    """Whether a question wants things put in order: "Order them from least to greatest"."""
-    return bool(question) and bool(_ORDER.search(question))
-
-
-def asks_residue(question: str) -> bool:
-    """Whether a question speaks of remainders, so that 3 mod 7 answers it as 3 does."""
-    return bool(question) and bool(_RESIDUE.search(question))
+def asks(topic: Literal["ratio", "chance", "residue", "order"], question: str) -> bool:
+    """Whether a question speaks of that."""
+    return bool(question) and re.search(_TOPICS[topic], question, re.IGNORECASE) is not None
 
 
 def asks_base(question: str, base: int) -> bool:
@@ -161,10 +151,10 @@ def with_question(answer: str, question: str) -> Target:
     except (Unparsed, RecursionError):
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
-    by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer) or bool(asks_unit(question))
-    odds = asks_chance(question) and any(node.op == "div" for node in golds)
-    by_question |= odds or asks_residue(question)
-    by_question |= bool(_POWERS.search(question)) or (asks_order(question) and "," in answer)
+    by_question = asks_percent(question) or (asks("ratio", question) and ":" in answer) or bool(asks_unit(question))
+    odds = asks("chance", question) and any(node.op == "div" for node in golds)
+    by_question |= odds or asks("residue", question)
+    by_question |= bool(_POWERS.search(question)) or (asks("order", question) and "," in answer)
     by_question |= bool(_REDUCE.search(question)) and any(node.op == "div" for node in golds)
     needed = not settled or by_question
     return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)

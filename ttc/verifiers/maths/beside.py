@@ -15,7 +15,7 @@ from fractions import Fraction
 from ttc.answers.grammar import MAX_PRODUCT_WORD
 from ttc.answers.nodes import CONSTANTS, Term, exact, holds, num, renamed, unit, unnamed
 from ttc.answers.shapes import ALL, AXES, FLIP, components, least_residue, shape, shape_of, span
-from ttc.verifiers.maths.asked import asks_residue, asks_unit
+from ttc.verifiers.maths.asked import asks, asks_unit
 from ttc.verifiers.maths.comparing import has_pi
 
 
@@ -36,7 +36,7 @@ def _read_together(gold: Term, answer: Term, question: str) -> tuple[Term, Term]
     gold = _read_bounds(gold, answer)
     answer = _read_constants(gold, _read_turns(gold, answer, question), question)
     gold = _in_unit(gold, answer, asks_unit(question))
-    gold, answer = _read_residues(gold, answer, question if asks_residue(question) else "")
+    gold, answer = _read_residues(gold, answer, question if asks("residue", question) else "")
     return _read_axes(gold, answer)
 
 
