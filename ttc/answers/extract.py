@@ -753,16 +753,16 @@ def usual_rules(
     same: Callable[[str, str], bool],
     hedge: Hedge,
     trim: Callable[[str], tuple[int, int] | None],
-    bare: Rule,
     *,
     tag_is_answer: bool = False,
-) -> tuple[Rule, ...]:
-    """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing.
+) -> tuple[Rule, tuple[Rule, ...], Rule]:
+    """The rule of a box, those of other marks (a tag, ####, JSON), and that of a phrase.
 
-    With `tag_is_answer` all that a tag holds is the answer, else a sentence inside may give it.
+    `same` tells whether two boxes say one thing. With `tag_is_answer` all that a tag holds is the answer, else a
+    sentence inside may give it.
     """
     phrase = last_phrase(same, hedge, trim)
     box = _unless_later(last_box(same, hedge), phrase, same)
     tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge, "####")
     tag = tag if tag_is_answer else _said_inside(tag, phrase)
-    return box, tag, hash_line, last_field(same, hedge), phrase, bare
+    return box, (tag, hash_line, last_field(same, hedge)), phrase

@@ -364,19 +364,15 @@ def _same_number(left: str, right: str) -> bool:
     """Whether two boxes say one number; 50 % is 1/2, too, and `about 3.14` is 22/7."""
     if about := _ABOUT.fullmatch(left):
         return _same_rounded(about, right)
-    shares = [
-        rf"\frac{{{side.rstrip('%').rstrip(chr(92))}}}{{100}}" if side.endswith("%") else "" for side in (left, right)
-    ]
-    first, second = shares
-    return (
-        _same_value(left, right)
-        or bool(first and _same_value(first, right))
-        or bool(second and _same_value(left, second))
-    )
+    return _same_value(left, right) or _same_value(_share(left), right) or _same_value(left, _share(right))
 
 
-_usual_math = usual_rules(_same_number, math_hedge, _trim_math, _bare_math)
-_MATH_RULES = (*_usual_math[:-1], answer_behind, _usual_math[-1])
+def _share(value: str) -> str:
+    """A percentage as a fraction; all else as it is."""
+    return rf"\frac{{{value.removesuffix('%').removesuffix(chr(92))}}}{{100}}" if value.endswith("%") else value
+
+
+_box, _marks, _phrase = usual_rules(_same_number, math_hedge, _trim_math)
 
 
 def _with_digits(rule: Rule) -> Rule:
@@ -391,7 +387,8 @@ def _with_digits(rule: Rule) -> Rule:
     return strict
 
 
-_NUMBER_RULES = (*_MATH_RULES[:4], *map(_with_digits, (*_MATH_RULES[4:6], _bare_number)), _last_number)
+_MATH_RULES = (_box, *_marks, _phrase, answer_behind, _bare_math)
+_NUMBER_RULES = (_box, *_marks, *map(_with_digits, (_phrase, answer_behind, _bare_number)), _last_number)
 _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULES[1:])
 
 
@@ -604,8 +601,8 @@ def _last_line(text: str, start: int) -> Hit:
     return found(text, *lines[-1].span("letter"), "bare")
 
 
-_usual = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice, _bare_choice)
-_CHOICE_RULES = (*_usual[:-1], _last_sentence, _explained, _last_line, _bare_choice)
+_box, _marks, _phrase = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice)
+_CHOICE_RULES = (_box, *_marks, _phrase, _last_sentence, _explained, _last_line, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
@@ -722,8 +719,8 @@ def said_in(sentence: str) -> Iterator[str]:
             yield words[copula.end() :]
 
 
-_usual_exact = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)
-_EXACT_RULES = (*_usual_exact[:-2], _verdict_first, *_usual_exact[-2:])
+_box, _marks, _phrase = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, tag_is_answer=True)
+_EXACT_RULES = (_box, *_marks, _verdict_first, _phrase, _only_line)
 
 
 def _extract_all(text: str) -> Extraction:
