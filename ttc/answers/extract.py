@@ -262,6 +262,7 @@ _UNSURE_AFTER = re.compile(
     r"[\s$)\\\]}*.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
     r"(?:times|plus|minus|less|divided by|multiplied by) "
     r"(?:the|as|a|that|itself|\$|\d|one|two|three|four|five|ten|half)|"
+    r"(?:squared|cubed|dozen|and\s(?:a|one|two|three)\s(?:half|thirds?|quarters?))\b|"
     r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
     r"(?:(?:short|shy) of|(?:more|less|fewer|greater) than)\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
@@ -295,7 +296,8 @@ _SO_VALUE = re.compile(
 _TAKEN_BACK = re.compile(
     r"\b(?:wait|no, (?:wait|that)|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
     r"that['’]s (?:wrong|incorrect|not (?:right|correct))|I (?:made|make) (?:a|an) (?:mistake|error)|I was wrong|"
-    r"scratch that)\b",
+    r"scratch that)\b"
+    r"|(?:[.!?\n]\s*|\b(?:hmm|oh|sorry),?\s)actually,?\s(?:it(?:['’]s|\sis)\s)?[-$\\(]*\d[\d.,/]*\W*(?:\n|\Z)",
     re.IGNORECASE,
 )
 """What takes back all before it: `wait`, `that is wrong`, `I made a mistake`."""
@@ -331,19 +333,22 @@ def _denied(text: str, box: Box) -> bool:
     end = box.after + _AFTER
     if _is_part(text, box):
         return True
-    return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, end) or _DOUBTED.match(text, box.after, end))
+    behind = (pattern.match(text, box.after, end) for pattern in (_DENIED, _DOUBTED, _UNSURE_AFTER))
+    return bool(_DENYING.search(lead) or any(behind))
 
 
 _FACTOR = re.compile(
-    r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log)\s*\{?"
+    r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log|[cdt]?frac)\s*\{?|\^\s*\{?|_\s*\{"
+    r"|\\[cdt]?frac\s*\{[^{}]{0,40}\}\s*\{"
     r"|(?:\$|\\[(\[])[^=<>$\n]{0,40}[\w})]\s*[-−+*/]\s*)\Z"
 )
 r"""What makes another number of the box behind it: `-\boxed{5}` or `1-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
 _RAISED = re.compile(
     r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])"
     r"|\s*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/])\s*(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))"
+    r"|[abd-fi-kn-rt-z](?![A-Za-z])|e[-+]?\d|(?:[ \t]|\\[,;!])*\\(?:pi|sqrt|[cdt]?frac|infty)(?![A-Za-z])"
 )
-r"""What makes another number of the box before it: `\boxed{5}^2`, `\boxed{5}+C`, and `\boxed{5}!` in a formula."""
+r"""What makes another number of the box before it: `\boxed{5}^2`, `\boxed{5}+C`, `\boxed{5}\pi`."""
 _IN_AN_EQUATION = re.compile(r"[^\n=$]{0,20}=")
 r"""What follows a box that is the unknown of an equation: `7\cdot\boxed{8} = 56`."""
 
@@ -364,7 +369,8 @@ _LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|
 r"""What parts clauses: only the last one before a box can deny it, and "it is not prime, so \boxed{5}" does not."""
 _DENYING = re.compile(
     rf"(?:\b(?:not|never|{_NO}|cannot be|anything but|less than|fewer than|more than|"
-    r"greater than|larger than|smaller than|at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
+    r"greater than|larger than|smaller than|rather than|instead of|"
+    r"at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
     r"could be|may be|nearly|almost|just under|over)|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
     re.IGNORECASE,
@@ -423,7 +429,8 @@ def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
     first = len(boxed) - 1
     while first and _one_clause(text[boxed[first - 1].after : boxed[first].at]):
         first -= 1
-    units = [_unit_behind(text, box) for box in boxed[first:]]
+    names = [unit_behind(text, box.start, box.end) for box in boxed[first:]]
+    units = [rf" \text{{{name}}}" if name else "" for name in names]
     between = text[boxed[first].after : boxed[-1].at]
     if len(set(units)) > 1 and OR_WORD.search(between):
         return ()
@@ -433,21 +440,30 @@ def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
 
 _COMMAND_OR_LETTER = re.compile(r"\\(?!text|mathrm|mbox)[A-Za-z]+|(?P<letter>[A-Za-z])")
 """A command, or a letter that is a part of none."""
+_UNIT = r"[A-Za-z]{{{},14}}(?:(?:/|\sper\s)[A-Za-z]{{1,14}})?(?:\^?[23](?!\d)|\s(?:squared|cubed)\b)?"
 _UNIT_BEHIND = re.compile(
-    r"(?:[\s$~]|\\[,;: )]|\\(?:text|textrm|mathrm|mbox)\s*\{){1,9}(?P<word>[A-Za-z]{1,14})(?![A-Za-z])"
+    r"\s*\}?(?:[\s$~*_]|\\[,;: )\]]){0,9}(?:(?P<degree>°)|(?P<percent>\\?%)|"
+    r"(?P<size>(?:hundred|thousand|million|billion|trillion)s?)\b"
+    r"|\\(?:text|textrm|mathrm|mbox)\s*\{\s*"
+    rf"(?P<styled>{_UNIT.format(1)})(?=\.?\s*\}}|\s(?:and|or)\b)"
+    rf"|(?P<word>{_UNIT.format(2)}|[A-Za-z](?=,|[.;$]*(?:\s*\Z|\n)))(?![A-Za-z]))"
 )
-r"""A word behind a box, in letters of its own or of the sentence: ` hour`, `\,\text{cm}`."""
+r"""A unit behind a value, in letters of its own or of the sentence: ` hours`, `$ m/s`, `\,\text{cm}`."""
 
 
-def _unit_behind(text: str, box: Box) -> str:
-    r"""The unit that follows a box without letters, as in `\boxed{1} hour`; empty where a sentence goes on."""
-    if any(match["letter"] for match in _COMMAND_OR_LETTER.finditer(text, box.start, box.end)):
+def unit_behind(text: str, start: int, end: int) -> str:
+    r"""The unit behind the value text[start:end], `\boxed{1} hour`; empty behind letters, and in a sentence."""
+    if any(match["letter"] for match in _COMMAND_OR_LETTER.finditer(text, start, end)):
         return ""
-    behind = _UNIT_BEHIND.match(text, box.after)
-    word = behind["word"] if behind else ""
-    # Inches are not told from the preposition here; an adverb names nothing.
-    is_noun = word and word != "in" and not word.endswith("ly") and is_unit(word)
-    return rf" \text{{{word}}}" if is_noun else ""
+    behind = _UNIT_BEHIND.match(text, end)
+    if behind and (behind["percent"] or behind["size"]):
+        return behind["size"] or "percent"
+    if behind and behind["degree"]:
+        return "degrees"
+    name = (behind["styled"] or behind["word"]) if behind else ""
+    # In a sentence inches are not told from the preposition; an adverb names nothing.
+    is_preposition = name == "in" and behind is not None and not behind["styled"]
+    return "" if not name or is_preposition or name.endswith("ly") or not is_unit(name) else name
 
 
 def _one_clause(between: str) -> bool:
@@ -548,7 +564,8 @@ _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)|\s[—–]\s(?=[a-z])"
-    r"|(?:(?<!\bRs)(?<!\bsq)(?<!\bcu)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"|(?:(?<!\bRs)(?<!\bsq)(?<!\bcu)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times)(?<!\bwell),?\s+"
+    r"\(?(?:because|since|so|which|where|as(?! well\b))\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
@@ -579,7 +596,11 @@ def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge, mark: str = 
             return None
         match = last_match(pattern, text, start)
         group = match and match.lastgroup
-        return None if match is None or group is None else _unless(hedge, found(text, *match.span(group), method))
+        if match is None or group is None:
+            return None
+        hit = found(text, *match.span(group), method)
+        is_taken_back = hit.final and _TAKEN_BACK.search(text, match.end(), match.end() + _AFTER)
+        return Extraction(None, hit.span, method, "hedge") if is_taken_back else _unless(hedge, hit)
 
     return rule
 

@@ -108,8 +108,8 @@ _NAMED = re.compile(r"[^$\n]{0,40}(?:\$[^$\n\d=<>]{1,40}\$|\\\([^$\n\d=<>()]{1,4
 """What a clause gives a value to: the largest $n$ is, the area of $ABCD$ is."""
 _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['′″‰]")
 """Signs of a formula."""
-_INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
-"""What stands before a number that is a part of something."""
+_INSIDE = re.compile(r"(?:[\^_{/*\\:'′<>≤≥≠±√|]|(?<![A-Za-z])[A-Za-z])\Z")
+"""What stands before a number that is a part of something, one letter among it: x5."""
 _GOES_ON = re.compile(
     r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-zα-ω]|\+(?!\w)|"
     r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
@@ -224,7 +224,7 @@ def _part_of_more(text: str, number: re.Match[str]) -> bool:
         line, closing, rest = after.partition("\n")[0].partition(mark) if mark else (after, ">>", "")
         if closing:
             before, after = "", line + rest
-    return bool(before and before[-1] in _INSIDE) or bool(_GOES_ON.match(after))
+    return bool(_INSIDE.search(before) or _GOES_ON.match(after))
 
 
 def _ends_compound(before: str, after: str) -> bool:
@@ -402,7 +402,8 @@ _LETTER = re.compile(
 r"""What may stand around a letter that is chosen, the letter, and the rest: `**(C)** 5`, `option C`, `\text{C}`."""
 _STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SECOND = re.compile(
-    r"[\s})\]*$\"'.:(]*+(?:,|/|&|or\b|and\b|或|和|[—–;,.\s]*+\b(?:no|actually|rather|I mean|make that)\b,?)"
+    r"[\s})\]*$\"'.:(]*+(?:,(?!\s(?:al)?though\b)|/|&|or\b|and\b|as\swell\sas\b|或|和"
+    r"|[—–;,.\s]*+\b(?:no|actually|rather|I mean|make that)\b,?)"
     r"\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
 )
 """A second letter that a comma, a slash, an `or`, an `and` or a correction joins to the first: `, B`, `, no, D`."""
@@ -412,6 +413,10 @@ _BESIDE = re.compile(
     r"|[^\S\n]*+\n[\s*(]*+(?P<below>[A-Z])[).*]*+[ \t]*+(?=\n|\Z)"
 )
 """A second letter without a word between: (B)(C), B C, A. B. C., or on a line below; behind C. it is the value of C."""
+_IF_OTHER = re.compile(
+    r"[\s)\]*}$]*,?\s(?:if|when|for)\b[^.\n]{0,80}?(?<![A-Za-z])(?P<letter>[A-Z])[)\]*}$]*\s(?:if|when|for|otherwise)\b"
+)
+"""A second letter for another case: B if n is even and C if n is odd."""
 _NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
 """What is offered beside a letter: `C or none`."""
 _ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`!]")
@@ -481,7 +486,7 @@ def _second(rest: str) -> str:
     rest = _REASON.split(rest, maxsplit=1)[0]
     if _INSTEAD.match(rest):
         return ""
-    if beside := _SECOND.match(rest) or _BESIDE.match(rest):
+    if beside := _SECOND.match(rest) or _BESIDE.match(rest) or _IF_OTHER.match(rest):
         return str(next(filter(None, beside.groups())))
     if _NONE.match(rest):
         return "none"
@@ -509,7 +514,7 @@ _DEFINED = re.compile(
     r"[A-Z]\s+is\s+(?:an?|the)\s+(?!(?:only |most |single )?(?:correct|right|best|answer|option|choice|one)\b)"
 )
 """A letter that stands for something: G is the constant of gravitation."""
-_REASON = re.compile(r",?\s+(?:because|since|as(?! well\b))\b", re.IGNORECASE)
+_REASON = re.compile(r",?(?<! well)\s+(?:because|since|as(?! well\b))\b", re.IGNORECASE)
 """What parts a choice from its reasons, which may say that others are wrong."""
 _INSTEAD = re.compile(
     r"[\s)\]*.,}$]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)\s+(?:(?:option|choice)\s+)?[(*]*[A-Z]\b"
