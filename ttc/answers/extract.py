@@ -225,7 +225,7 @@ _CORRECTION = re.compile(
 _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IGNORECASE)
 r"""An `or` right behind a box: `\boxed{1} or \boxed{2}`."""
 _OR_VALUE = re.compile(
-    r"(?:\\?\)|[\s$,(])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
+    r"(?:\\?\)|[\s$,(*])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
     r"|(?:[—–;.]{1,3}\s*)?\b(?:no,|(?:actually|rather|i mean|make that|correction)\b[,:]?)(?:\s+it\s+is)?"
     r"(?=\s*[-$(\\\d]))"
     r"[\s$(\\]*(?P<value>(?:(?:about|approximately|approx\.|roughly|around)\s+)?\$?[-+]?[\d\\][^\s,;$]{0,80})",
@@ -262,7 +262,7 @@ _UNSURE_AFTER = re.compile(
     r"[\s$)\\\]}*.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
     r"(?:times|plus|minus|less|divided by|multiplied by) "
     r"(?:the|as|a|that|itself|\$|\d|one|two|three|four|five|ten|half)|"
-    r"(?:squared|cubed|dozen|and\s(?:a|one|two|three)\s(?:half|thirds?|quarters?))\b|"
+    r"over\s\$?\d|(?:squared|cubed|dozen|and\s(?:a|one|two|three)\s(?:half|thirds?|quarters?))\b|"
     r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
     r"(?:(?:short|shy) of|(?:more|less|fewer|greater) than)\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
@@ -333,29 +333,45 @@ def _denied(text: str, box: Box) -> bool:
     end = box.after + _AFTER
     if _is_part(text, box):
         return True
-    behind = (pattern.match(text, box.after, end) for pattern in (_DENIED, _DOUBTED, _UNSURE_AFTER))
-    return bool(_DENYING.search(lead) or any(behind))
+    behind = any(pattern.match(text, box.after, end) for pattern in (_DENIED, _DOUBTED))
+    return behind or bool(_DENYING.search(lead) or _UNSURE_AFTER.match(text, box.after, _end_of_line(text, box.after)))
 
 
-_FACTOR = re.compile(
-    r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log|[cdt]?frac)\s*\{?|\^\s*\{?|_\s*\{"
-    r"|\\[cdt]?frac\s*\{[^{}]{0,40}\}\s*\{"
-    r"|(?:\$|\\[(\[])[^=<>$\n]{0,40}[\w})]\s*[-−+*/]\s*)\Z"
+_PART_BEHIND = re.compile(
+    r"""(?: (?:[=$(\[]|\\[(\[])\s*[-−] | [a-z]\s[-−] | \$[-−]\$\s*             # a sign
+      | (?:\$|\\[(\[])[^=<>$\n]{0,40}[\w})]\s*[-−+*/]\s*                       # a term or a factor, in a formula
+      | [\d√π] | (?<![A-Za-z\\])[A-Za-z] | \\(?:cdot|times)\s* | \\(?:sin|cos|tan|log|ln|lfloor|lceil)\s*
+      | \^\s*\{?\s* | _\s*\{\s* | \\[cdt]?frac\s*\{[^{}]{0,40}\}\s*\{\s*
+      | \\(?!(?:text|math|mbox|bm|bold|under|color|tag|large|left)[a-z]*)[A-Za-z]+\s*\{\s*        # \sqrt{, \binom{
+      | (?:(?<![A-Za-z\\])[A-Za-z]|\\(?!left|big|text)[A-Za-z]{2,9})\s?\(\s*                       # f(, \sin(
+      | (?:\$|\\[(\[])[^$\n]{0,40}[(\[{][^()\[\]{}$\n]{1,30},\s*                                   # (1,
+      | (?: [\w})|]\s*< | (?<![^\s$(])[^<>\s]{0,20}[\w})|]\s*>                                    # x >, but no tag
+      | [≤≥≠] | \\(?:lt|gt|leq?|geq?|neq?|leqslant|geqslant)(?![A-Za-z]) ) \s*
+      )\Z""",
+    re.VERBOSE,
 )
-r"""What makes another number of the box behind it: `-\boxed{5}` or `1-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
-_RAISED = re.compile(
-    r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])"
-    r"|\s*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/])\s*(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))"
-    r"|[abd-fi-kn-rt-z](?![A-Za-z])|e[-+]?\d|(?:[ \t]|\\[,;!])*\\(?:pi|sqrt|[cdt]?frac|infty)(?![A-Za-z])"
+r"""What makes another thing of a box behind it: `-\boxed{5}`, `x\boxed{5}`, `f(\boxed{5})`, `x > \boxed{5}`."""
+_PART_BEFORE = re.compile(
+    r"""\s*(?:\{\})?\^\s*\{?\s*-?[\da-np-z] | _\s*\{?\s*\d | !\s*(?:\$|\\[)\]])
+      | \{?,\}?\d{3}(?!\d) | [.:]\d | [²³⁰-⁹π√‰]
+      | \s*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/])\s*(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))
+      | [ \t]*\$[ \t]*[+*/×÷][ \t]*\$?\d | [ \t]:[ \t]\d
+      | [abd-fi-kn-rt-z](?![A-Za-z]) | e[-+]?\d | (?:[ \t]|\\[,;!])*\\(?:pi|sqrt|[cdt]?frac|infty)(?![A-Za-z])
+      | \s*(?:<\s*(?:[-\d\\]|[A-Za-z](?![\w|>]))|>\s*[-\d\\A-Za-z]|[≤≥≠]|\\(?:lt|gt|leq?|geq?|neq?)(?![A-Za-z]))
+      | [ \t]*,(?:\s|\\[ ,;])*-?[\d\\](?![ ,;!])[^$\n]*(?:\$|\\[)\]])                                # 5, 6 in a formula
+      | [ \t$]*(?:,|and|as\swell\sas)\s(?:also\s)?\$?-?\d[\d./]*\$?[.!]?\s*(?:\n|\Z)                   # and 6
+      | [\s$)\\\]]*(?:(?:with\s(?:a\s)?)?remainder|R\s?\d|to\sthe\spower|factorial|(?:in\s)?base\s|out\sof\s\$?\d)
+    """,
+    re.VERBOSE,
 )
-r"""What makes another number of the box before it: `\boxed{5}^2`, `\boxed{5}+C`, `\boxed{5}\pi`."""
+r"""What makes another thing of a box before it: `\boxed{5}^2`, `\boxed{5}\pi`, `\boxed{5}, 6`, `\boxed{5} out of 6`."""
 _IN_AN_EQUATION = re.compile(r"[^\n=$]{0,20}=")
 r"""What follows a box that is the unknown of an equation: `7\cdot\boxed{8} = 56`."""
 
 
 def _is_part(text: str, box: Box) -> bool:
     """Whether a box is only a part of a value: a factor, a base, what a sign or a root stands before."""
-    part = _FACTOR.search(text, max(0, box.at - _BEFORE), box.at) or _RAISED.match(text, box.after)
+    part = _PART_BEHIND.search(text, max(0, box.at - _BEFORE), box.at) or _PART_BEFORE.match(text, box.after)
     return part is not None and not _IN_AN_EQUATION.match(text, box.after)
 
 
@@ -369,7 +385,8 @@ _LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|
 r"""What parts clauses: only the last one before a box can deny it, and "it is not prime, so \boxed{5}" does not."""
 _DENYING = re.compile(
     rf"(?:\b(?:not|never|{_NO}|cannot be|anything but|less than|fewer than|more than|"
-    r"greater than|larger than|smaller than|rather than|instead of|"
+    r"greater than|larger than|smaller than|rather than|instead of|up to|twice|thrice|double|triple|minus|negative|"
+    r"(?:half|third|quarter|square|cube|root|multiple|percent) of|number (?:right )?(?:after|before)|"
     r"at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
     r"could be|may be|nearly|almost|just under|over)|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
