@@ -225,7 +225,7 @@ _CORRECTION = re.compile(
 _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IGNORECASE)
 r"""An `or` right behind a box: `\boxed{1} or \boxed{2}`."""
 _OR_VALUE = re.compile(
-    r"(?:\\?\)|[\s$,(*])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
+    r"(?:\\?\)|[\s$,(*`])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
     r"|(?:[—–;.]{1,3}\s*)?\b(?:no,|(?:actually|rather|i mean|make that|correction)\b[,:]?)(?:\s+it\s+is)?"
     r"(?=\s*[-$(\\\d]))"
     r"[\s$(\\]*(?P<value>(?:(?:about|approximately|approx\.|roughly|around)\s+)?\$?[-+]?[\d\\][^\s,;$]{0,80})",
@@ -259,7 +259,7 @@ _EXCEPT = re.compile(
 )
 """Words right before a value that leave it out of what was said: "every number save 3"."""
 _UNSURE_AFTER = re.compile(
-    r"[\s$)\\\]}*.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
+    r"[\s$)\\\]}*`.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
     r"(?:times|plus|minus|less|divided by|multiplied by) "
     r"(?:the|as|a|that|itself|\$|\d|one|two|three|four|five|ten|half)|"
     r"over\s\$?\d|(?:squared|cubed|dozen|and\s(?:a|one|two|three)\s(?:half|thirds?|quarters?))\b|"
@@ -273,8 +273,8 @@ _UNSURE_AFTER = re.compile(
 )
 """What may follow a value and make it none."""
 _DOUBTED = re.compile(
-    r"[\s$)\\\]}*.,(]*+(?:(?:maybe|perhaps|possibly)\b|unless\b|or (?:so|more|less|fewer)\b"
-    r"|(?:but|though|although|while)\s(?:(?:it|this|that)\s(?:could|might|may)\s(?:also\s)?be\s[$(\\]*-?\d"
+    r"[\s$)\\\]}*`.,(]*+(?:(?:maybe|perhaps|possibly)\b|unless\b|or (?:so|more|less|fewer)\b"
+    r"|(?:but|though|although|while)\s(?:(?:(?:it|this|that)\s)?(?:could|might|may)\s(?:also\s)?be\s[$(\\]*-?\d"
     r"|[$(\\]*-?\d[^\s,;]{0,40}\s(?:(?:is|are|seems)\s(?:also\s)?possible|(?:could|might|may)\s(?:also\s)?be)\b)"
     r"|(?:if|when|for)\b(?:[^.\n]|\.\d){0,80}?(?:\botherwise\b|\d[^\s.]{0,20}\s(?:if|when|for)\b))",
     re.IGNORECASE,
@@ -313,7 +313,7 @@ def taken_back(text: str) -> bool:
 
 def unsure(before: str, after: str) -> bool:
     """Whether the words around a value, in its clause, deny, bound or doubt it."""
-    denied_before = _UNSURE.search(before) or _EXCEPT.search(before)
+    denied_before = _UNSURE.search(before) or _DENYING.search(before) or _EXCEPT.search(before)
     return bool(denied_before or _UNSURE_AFTER.match(after) or _DOUBTED.match(after))
 
 
@@ -331,7 +331,7 @@ def _denied(text: str, box: Box) -> bool:
     if _BETWEEN.search(lead) and _BOTH.search(text, box.start, box.end):
         lead = ""
     end = box.after + _AFTER
-    if _is_part(text, box):
+    if _is_part(text, box.at, box.after):
         return True
     behind = any(pattern.match(text, box.after, end) for pattern in (_DENIED, _DOUBTED))
     return behind or bool(_DENYING.search(lead) or _UNSURE_AFTER.match(text, box.after, _end_of_line(text, box.after)))
@@ -354,8 +354,9 @@ r"""What makes another thing of a box behind it: `-\boxed{5}`, `x\boxed{5}`, `f(
 _PART_BEFORE = re.compile(
     r"""\s*(?:\{\})?\^\s*\{?\s*-?[\da-np-z] | _\s*\{?\s*\d | !\s*(?:\$|\\[)\]])
       | \{?,\}?\d{3}(?!\d) | [.:]\d | [²³⁰-⁹π√‰]
-      | \s*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/])\s*(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))
-      | [ \t]*\$[ \t]*[+*/×÷][ \t]*\$?\d | [ \t]:[ \t]\d
+      | [ \t]*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/×÷])
+        [ \t]*\$?(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))
+      | [ \t](?::|x)[ \t]\d | [ \t](?:per|mod)\s\d | [ \t]\(\$?-?\d[^()\n]{0,30}\sif\b
       | [abd-fi-kn-rt-z](?![A-Za-z]) | e[-+]?\d | (?:[ \t]|\\[,;!])*\\(?:pi|sqrt|[cdt]?frac|infty)(?![A-Za-z])
       | \s*(?:<\s*(?:[-\d\\]|[A-Za-z](?![\w|>]))|>\s*[-\d\\A-Za-z]|[≤≥≠]|\\(?:lt|gt|leq?|geq?|neq?)(?![A-Za-z]))
       | [ \t]*,(?:\s|\\[ ,;])*-?[\d\\](?![ ,;!])[^$\n]*(?:\$|\\[)\]])                                # 5, 6 in a formula
@@ -369,10 +370,16 @@ _IN_AN_EQUATION = re.compile(r"[^\n=$]{0,20}=")
 r"""What follows a box that is the unknown of an equation: `7\cdot\boxed{8} = 56`."""
 
 
-def _is_part(text: str, box: Box) -> bool:
-    """Whether a box is only a part of a value: a factor, a base, what a sign or a root stands before."""
-    part = _PART_BEHIND.search(text, max(0, box.at - _BEFORE), box.at) or _PART_BEFORE.match(text, box.after)
-    return part is not None and not _IN_AN_EQUATION.match(text, box.after)
+_CLOSING_MARKS = re.compile(r"(?:[*`$}]|__|\\[)\]])*+")
+"""What closes a formula, an emphasis or code."""
+
+
+def _is_part(text: str, start: int, end: int) -> bool:
+    """Whether text[start:end] is only a part of a value: a factor, a base, what a sign or a root stands before."""
+    close = _CLOSING_MARKS.match(text, end)
+    behind = _PART_BEFORE.match(text, end) or (close and _PART_BEFORE.match(text, close.end()))
+    part = behind or _PART_BEHIND.search(text, max(0, start - _BEFORE), start)
+    return part is not None and not _IN_AN_EQUATION.match(text, end)
 
 
 _SET_AGAINST = re.compile(r"[\s$)\]\\,;]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)[\s$(\[\\]*", re.IGNORECASE)
@@ -459,7 +466,7 @@ _COMMAND_OR_LETTER = re.compile(r"\\(?!text|mathrm|mbox)[A-Za-z]+|(?P<letter>[A-
 """A command, or a letter that is a part of none."""
 _UNIT = r"[A-Za-z]{{{},14}}(?:(?:/|\sper\s)[A-Za-z]{{1,14}})?(?:\^?[23](?!\d)|\s(?:squared|cubed)\b)?"
 _UNIT_BEHIND = re.compile(
-    r"\s*\}?(?:[\s$~*_]|\\[,;: )\]]){0,9}(?:(?P<degree>°)|(?P<percent>\\?%)|"
+    r"\s*\}?(?:[ \t$~*_`]|\\[,;: )\]]){0,9}(?:(?P<degree>°)|(?P<percent>\\?%)|"
     r"(?P<size>(?:hundred|thousand|million|billion|trillion)s?)\b"
     r"|\\(?:text|textrm|mathrm|mbox)\s*\{\s*"
     rf"(?P<styled>{_UNIT.format(1)})(?=\.?\s*\}}|\s(?:and|or)\b)"
@@ -737,7 +744,7 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
             if place:
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
                 question_mark = end is not None and end[0] in "?？"
-                around = unsure(clause[: place[0]], clause[place[1] :])
+                around = unsure(clause[: place[0]], clause[place[1] :]) or bool(hit.span and _is_part(text, *hit.span))
                 other = _OR_VALUE.match(window, place[1]) or (end and _SO_VALUE.match(window, end.start()))
                 around |= bool(other and hit.final and not same(_closed(other["value"]), hit.final))
                 doubtful = question_mark or around or _TAKEN_BACK.search(text, begin, begin + _AFTER)

@@ -307,6 +307,8 @@ def _last_number(text: str, start: int) -> Hit:
     begin = last.start()
     if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
         begin += 1
+    if text[begin] == "$" == text[last.end() : last.end() + 1]:
+        begin += 1  # of a formula, which is no amount of money
     before = text[max(start, begin - 40) : begin]
     inner = _UNDER.search(before.removesuffix(">>")) or _INNER.search(before) or _OPERATION.search(before)
     inner = inner or _NUMBERED.search(before)
