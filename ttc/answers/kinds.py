@@ -242,6 +242,9 @@ def _after_lead(clause: str) -> tuple[int, str]:
     lead = _LEAD.match(clause)
     start = lead.end() if lead else 0
     rest = clause[start:].rstrip(" *`_")
+    for mark in ("**", "`"):
+        if rest.count(mark) % 2 and clause.startswith(mark, start + len(rest)):
+            return start, rest + mark  # of an emphasis inside: x = **5**
     while closing := _CLOSING.search(rest, max(0, len(rest) - 9)):
         rest = rest[: closing.start()].rstrip(" *`_")
     return start, rest

@@ -703,8 +703,13 @@ def _unbraced(text: str, whole: bool) -> str:
     return text
 
 
+_EMPHASIS = re.compile(r"(?:(?<=\s)|(?<==))(?P<mark>\*\*|`)(?=\S)(?P<words>[^*`]{1,200})(?<=\S)(?P=mark)\Z")
+"""An emphasis at the end: x = **5**."""
+
+
 def _unbold(text: str) -> str:
-    """Drop Markdown emphasis and code marks that wrap the whole text."""
+    """Drop Markdown emphasis and code marks that wrap the whole text, or its end."""
+    text = _EMPHASIS.sub(r"\g<words>", text)
     for mark in ("**", "__", "*", "`"):
         inner = text[len(mark) : -len(mark)]
         if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark) and mark not in inner:
