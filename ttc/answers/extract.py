@@ -268,7 +268,7 @@ _UNSURE_AFTER = re.compile(
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
     r"(?:가|이)\s*아|नहीं|নয়|కాదు|نیست|نہیں|değil\b|では(?:ありません|ない)|"
     r"(?:if|when)\s\$?[a-z]\$?\sis\s(?![-$\d\\])|"
-    r"is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
+    r",?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
     re.IGNORECASE,
 )
 """What may follow a value and make it none."""
@@ -284,7 +284,9 @@ _DENIED = re.compile(
     r"[ \t$)\\\]*]*,?\s?(?-i:except|other than|apart from|setminus)\b|"
     r"[\s$)\\\].*!]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
     r"(?:is|was|are|would be|seems|looks|cannot be|can['’]t be|isn['’]t|wasn['’]t)"
-    r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:not\b|wrong\b|incorrect\b|false\b|mistaken\b|"
+    r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:wrong\b|incorrect\b|false\b|mistaken\b|"
+    r"not\b(?=\s(?:(?:quite|really|the|an?|our|my)\s)*"
+    r"(?:right|correct|answer|solution|it|valid|possible|true|allowed|acceptable|what|equal)\b|[\s.!]*(?:\n|\Z))|"
     r"the wrong\b|(?<=n't )\w+|(?<=n’t )\w+|(?<=not be )\w+)",
     re.IGNORECASE,
 )
@@ -314,7 +316,12 @@ def taken_back(text: str) -> bool:
 def unsure(before: str, after: str) -> bool:
     """Whether the words around a value, in its clause, deny, bound or doubt it."""
     denied_before = _UNSURE.search(before) or _DENYING.search(before) or _EXCEPT.search(before)
-    return bool(denied_before or _UNSURE_AFTER.match(after) or _DOUBTED.match(after))
+    return bool(denied_before) or _denied_behind(after, 0, len(after))
+
+
+def _denied_behind(text: str, start: int, end: int) -> bool:
+    """Whether text[start:end] denies, bounds or doubts the value before it."""
+    return any(pattern.match(text, start, end) for pattern in (_UNSURE_AFTER, _DENIED, _DOUBTED))
 
 
 def denied(text: str, start: int, end: int) -> bool:
@@ -322,7 +329,7 @@ def denied(text: str, start: int, end: int) -> bool:
     before = text[max(0, start - _BEFORE) : start]
     lead = _LAST_CLAUSE.split(before)[-1]
     denied_before = _DENYING.search(lead) or _EXCEPT.search(before) or _TEMPTING.search(before)
-    return bool(denied_before or _UNSURE_AFTER.match(text, end, end + _BEFORE))
+    return bool(denied_before) or _denied_behind(text, end, end + _BEFORE)
 
 
 def _denied(text: str, box: Box) -> bool:
@@ -330,11 +337,9 @@ def _denied(text: str, box: Box) -> bool:
     lead = _LAST_CLAUSE.split(text[max(0, box.at - _BEFORE) : box.at])[-1]
     if _BETWEEN.search(lead) and _BOTH.search(text, box.start, box.end):
         lead = ""
-    end = box.after + _AFTER
     if _is_part(text, box.at, box.after):
         return True
-    behind = any(pattern.match(text, box.after, end) for pattern in (_DENIED, _DOUBTED))
-    return behind or bool(_DENYING.search(lead) or _UNSURE_AFTER.match(text, box.after, _end_of_line(text, box.after)))
+    return _DENYING.search(lead) is not None or _denied_behind(text, box.after, _end_of_line(text, box.after))
 
 
 _PART_BEHIND = re.compile(

@@ -324,7 +324,7 @@ def _last_number(text: str, start: int) -> Hit:
         return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])
-    if unlike or denied(text, begin, last.end()):
+    if unlike or denied(text, begin, last.end()) or taken_back(text[last.end() :]):
         return Extraction(None, (begin, last.end()), "last_number", "hedge")
     percent = _PERCENT.match(text, last.end())
     return found(text, begin, percent.end() if percent else last.end(), "last_number")
