@@ -40,11 +40,11 @@ from ttc.answers.extract import (
     unsure,
     usual_rules,
 )
-from ttc.answers.grammar import parse
+from ttc.answers.grammar import Alternatives, Unparsed, parse
 from ttc.answers.keys import expression_key, math_key, same_class
 from ttc.answers.nodes import UNITS, exact
+from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
-from ttc.answers.tokens import Alternatives, Unparsed, plain
 from ttc.answers.words import hashed, in_words, text_key, undressed
 from ttc.errors import UnknownName
 

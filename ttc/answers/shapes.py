@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY, parse
+from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY, TooLarge, Unparsed, parse
 from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num, unnamed
-from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.answers.words import text_key
 
 _NUMBERS = {

@@ -39,12 +39,12 @@ from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
 from ttc.answers.extract import MAX_BOXES, OR_WORD, unit_behind
-from ttc.answers.grammar import SIZES
+from ttc.answers.grammar import SIZES, TooLarge
 from ttc.answers.keys import spelling_key
 from ttc.answers.kinds import OPPOSITES, verdict_of
 from ttc.answers.nodes import PERCENTS, Term, exact, unit
+from ttc.answers.plain import plain
 from ttc.answers.shapes import shape_of
-from ttc.answers.tokens import TooLarge, plain
 from ttc.answers.words import text_key
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict

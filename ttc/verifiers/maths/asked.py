@@ -20,10 +20,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from ttc.answers.grammar import parse
+from ttc.answers.grammar import Unparsed, parse
 from ttc.answers.nodes import UNITS, Term, exact, holds, num, unnamed
+from ttc.answers.plain import CHANGE, plain
 from ttc.answers.shapes import shape
-from ttc.answers.tokens import CHANGE, Unparsed, plain
 from ttc.answers.words import ONES
 from ttc.core import Form, Target
 

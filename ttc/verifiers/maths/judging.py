@@ -26,10 +26,10 @@ from typing import Any
 
 from mpmath import mp  # type: ignore[import-untyped]
 
-from ttc.answers.grammar import parse
+from ttc.answers.grammar import Unparsed, parse
 from ttc.answers.nodes import Term, TooCostly, Undefined, approximate, exact
+from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
-from ttc.answers.tokens import Unparsed, plain
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Ternary
 
 

@@ -12,8 +12,8 @@ from itertools import zip_longest
 
 from ttc.answers.extract import LISTED, Extraction, answer_start, boxes
 from ttc.answers.nodes import duration, unnamed
+from ttc.answers.plain import plain
 from ttc.answers.shapes import shape_of
-from ttc.answers.tokens import plain
 
 _PART = re.compile(
     r"(?<![\w)}])(?:\\(?:text|textbf|mathrm|mathbf)\s?\{(?:\s*and\b)?)?[ *]*"

@@ -1,9 +1,7 @@
-r"""Bring the many spellings of a short answer to one plain LaTeX-like ASCII form, and cut that into tokens.
+r"""Bring the many spellings of a short answer to one plain LaTeX-like ASCII form.
 
 Full-width and other Unicode digits, vulgar fractions, superscripts, minus signs, root and relation signs become LaTeX;
-wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spaces) are dropped. Tokens are numbers,
-letters, words, commands and marks. A comma between groups of three digits is a thousands separator outside brackets and
-a separator of items inside them. Both are linear in the text; tokens are capped.
+wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spaces) are dropped. Linear in the text.
 
 Left out: what is read as a whole, which is in `words`; any judgement about what the text means, which is `grammar`'s;
 comments, macros, verbatim.
@@ -15,7 +13,6 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 
 from ttc.answers.nodes import UNITS, is_unit, unit
@@ -480,6 +477,10 @@ _ESCAPED = re.compile(r"(?=.*\\\\(?:[A-Za-z]{2}|[(\[]))(?:[^\\]|\\\\)*", re.DOTA
 r"""LaTeX as a JSON string has it, each backslash twice: `\\frac{1}{2}`."""
 
 
+MAX_CHARS = 4096
+"""Characters of the longest answer that is read."""
+
+
 # -- the plain form ----------------------------------------------------------------------------------------------------
 def plain(text: str) -> str:
     """Return `text` as plain LaTeX-like ASCII where it is mathematics; other characters stay. Never raises."""
@@ -747,113 +748,3 @@ def _digit(char: str) -> str:
 def _vulgar(match: re.Match[str]) -> str:
     top, _, bottom = unicodedata.normalize("NFKC", match[0]).partition("⁄")
     return rf"\frac{{{top}}}{{{bottom}}}"
-
-
-# -- tokens ------------------------------------------------------------------------------------------------------------
-MAX_CHARS = 4096
-MAX_TOKENS = 1500
-
-
-class Unparsed(Exception):
-    """The answer is not in the grammar; carries a short reason. Internal: verifiers turn it into a verdict."""
-
-
-class TooLarge(Unparsed):
-    """A size cap of the parser was exceeded."""
-
-
-class Alternatives(Unparsed):
-    """Several answers offered as alternatives ("1 or 4")."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """`kind` is num, base, word, text, cmd, mark or end; `spaced` says whether white space came before."""
-
-    kind: str
-    text: str
-    spaced: bool = False
-
-
-_NUMBER = re.compile(
-    r"""(?P<grouped>[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?)
-      | (?P<science>\d+(?:\.\d*)?[eE][+-]?\d{1,4}(?![\dA-Za-z]))
-      | (?P<repeat>\d*\.\d*(?:\\overline|\\dot|\\bar)\ ?\{\d+\})
-      | (?P<decimal>\d+\.\d+|\.\d+|\d+\.(?!\.))
-      | (?P<integer>\d+)""",
-    re.VERBOSE,
-)
-_TEXT = re.compile(
-    r"\\(text|textnormal|mbox|textrm|textbf|textit|textsf|texttt|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
-)
-r"""Words in a style: `\text{cm}`."""
-_STYLED = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf)\s+([A-Za-z])(?![A-Za-z])")
-r"""A letter in a style without braces: `\mathrm x`."""
-_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
-_WORD = re.compile(r"[^\W\d_]+")
-_ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([A-Za-z]+\*?)\}(?:\{[lcr|]*\})?")
-r"""The begin or the end of an environment, with the columns of an array: `\begin{array}{cc}`."""
-
-
-def tokens(text: str) -> list[Token]:
-    """Return the tokens of `text`, closed by one of kind `end`. Raises Unparsed or TooLarge."""
-    if len(text) > MAX_CHARS:
-        raise TooLarge(f"more than {MAX_CHARS} characters")
-    items: list[Token] = []
-    at, depth, spaced = 0, 0, False
-    while at < len(text):
-        if text[at].isspace():
-            at, spaced = at + 1, True
-            continue
-        token, at = _next(text, at, spaced, nested=depth != 0)
-        depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        items.append(token)
-        spaced = False
-        if len(items) > MAX_TOKENS:
-            raise TooLarge(f"more than {MAX_TOKENS} tokens")
-    return [*items, Token("end", "")]
-
-
-_OPENING = frozenset({"(", "[", r"\{", r"\langle"})
-_CLOSING = frozenset({")", "]", r"\}", r"\rangle"})
-
-
-def _next(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]:
-    char = text[at]
-    if char.isdigit() or (char == "." and text[at + 1 : at + 2].isdigit()):
-        return _number(text, at, spaced, nested)
-    if char == "\\":
-        return _command(text, at, spaced)
-    if word := _WORD.match(text, at):
-        return Token("word", word[0], spaced), word.end()
-    return Token("mark", char, spaced), at + 1
-
-
-_IN_A_LIST = re.compile(r"\d,\Z")
-"""A number right behind 36, is an item of a list: of 36,36,108 the last two are no 36108."""
-
-
-def _number(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]:
-    match = _NUMBER.match(text, at)
-    if match is None:
-        raise Unparsed(f"digit {text[at]!r} not understood")
-    if match.lastgroup == "grouped" and (nested or _IN_A_LIST.search(text, max(at - 2, 0), at)):
-        end = at + len(match[0].partition(",")[0])
-        return Token("num", text[at:end], spaced), end
-    return Token("num", match[0], spaced), match.end()
-
-
-def _command(text: str, at: int, spaced: bool) -> tuple[Token, int]:
-    if match := _TEXT.match(text, at):
-        words = match[2].strip()
-        styled_letter = len(words) == 1 and match[1] not in ("text", "mbox", "hbox")
-        is_word = styled_letter or match[1].startswith("operatorname")
-        return Token("word" if is_word else "text", words, spaced), match.end()
-    if match := _STYLED.match(text, at):
-        return Token("word", match[1], spaced), match.end()
-    if match := _ENVIRONMENT.match(text, at):
-        return Token("cmd", rf"\{match[1]}{{{match[2]}}}", spaced), match.end()
-    match = _COMMAND.match(text, at)
-    if match is None:
-        raise Unparsed("a lone backslash")
-    return Token("cmd", match[0], spaced), match.end()
