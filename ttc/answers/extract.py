@@ -225,7 +225,8 @@ _CORRECTION = re.compile(
 _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IGNORECASE)
 r"""An `or` right behind a box: `\boxed{1} or \boxed{2}`."""
 _OR_VALUE = re.compile(
-    r"(?:\\?\)|[\s$,(*`])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
+    r"(?:\\?\)|[\s$,;(*`])*(?:(?:(?:and/)?or|xor|else|vs\.?|versus|(?:or\s+)?alternatively,?|&|或者?)"
+    r"(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
     r"|(?:[—–;.]{1,3}\s*)?\b(?:no,|(?:actually|rather|i mean|make that|correction)\b[,:]?)(?:\s+it\s+is)?"
     r"(?=\s*[-$(\\\d]))"
     r"[\s$(\\]*(?P<value>(?:(?:about|approximately|approx\.|roughly|around)\s+)?\$?[-+]?[\d\\][^\s,;$]{0,80})",
@@ -266,7 +267,7 @@ _UNSURE_AFTER = re.compile(
     r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
     r"(?:(?:short|shy) of|(?:more|less|fewer|greater) than)\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
-    r"(?:가|이)\s*아|नहीं|নয়|కాదు|نیست|نہیں|değil\b|では(?:ありません|ない)|"
+    r"以[上下内內]|未满|未滿|(?:가|이)\s*아|नहीं|নয়|కాదు|نیست|نہیں|değil\b|では(?:ありません|ない)|"
     r"(?:if|when)\s\$?[a-z]\$?\sis\s(?![-$\d\\])|"
     r",?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
     re.IGNORECASE,
@@ -274,7 +275,8 @@ _UNSURE_AFTER = re.compile(
 """What may follow a value and make it none."""
 _DOUBTED = re.compile(
     r"[\s$)\\\]}*`.,(]*+(?:(?:maybe|perhaps|possibly)\b|unless\b|or (?:so|more|less|fewer)\b"
-    r"|(?:but|though|although|while)\s(?:(?:(?:it|this|that)\s)?(?:could|might|may)\s(?:also\s)?be\s[$(\\]*-?\d"
+    r"|with\s(?:a\s)?probability\b(?!\s1(?![/\d.]))|(?:most|more|less|least)\slikely\b"
+    r"|(?:(?:but|though|although|while)\s)?(?:(?:(?:it|this|that)\s)?(?:could|might|may)\s(?:also\s)?be\s[$(\\]*-?\d"
     r"|[$(\\]*-?\d[^\s,;]{0,40}\s(?:(?:is|are|seems)\s(?:also\s)?possible|(?:could|might|may)\s(?:also\s)?be)\b)"
     r"|(?:if|when|for)\b(?:[^.\n]|\.\d){0,80}?(?:\botherwise\b|\d[^\s.]{0,20}\s(?:if|when|for)\b))",
     re.IGNORECASE,
@@ -296,7 +298,8 @@ _SO_VALUE = re.compile(
 )
 """A value that a reason ends with, which is the answer itself then: `a factor of 4, so 1/4`."""
 _TAKEN_BACK = re.compile(
-    r"\b(?:wait|no, (?:wait|that)|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
+    r"(?:(?:\A|[.,:;!?\n—–(])[\s*]*|\b(?:no|oh|but|hmm|hold on|so)\s)wait\b(?!\s(?:for|times?|until)\b)"
+    r"|\b(?:no, that|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
     r"that['’]s (?:wrong|incorrect|not (?:right|correct))|I (?:made|make) (?:a|an) (?:mistake|error)|I was wrong|"
     r"scratch that)\b"
     r"|(?:[.!?\n]\s*|\b(?:hmm|oh|sorry),?\s)actually,?\s(?:it(?:['’]s|\sis)\s)?[-$\\(]*\d[\d.,/]*\W*(?:\n|\Z)",
@@ -472,7 +475,7 @@ _COMMAND_OR_LETTER = re.compile(r"\\(?!text|mathrm|mbox)[A-Za-z]+|(?P<letter>[A-
 _UNIT = r"[A-Za-z]{{{},14}}(?:(?:/|\sper\s)[A-Za-z]{{1,14}})?(?:\^?[23](?!\d)|\s(?:squared|cubed)\b)?"
 _UNIT_BEHIND = re.compile(
     r"\s*\}?(?:[ \t$~*_`]|\\[,;: )\]]){0,9}(?:(?P<degree>°)|(?P<percent>\\?%)|"
-    r"(?P<size>(?:hundred|thousand|million|billion|trillion)s?)\b"
+    r"(?P<size>(?:hundred|thousand|million|billion|trillion|lakh|crore)s?\b|[万萬億亿만억])"
     r"|\\(?:text|textrm|mathrm|mbox)\s*\{\s*"
     rf"(?P<styled>{_UNIT.format(1)})(?=\.?\s*\}}|\s(?:and|or)\b)"
     rf"|(?P<word>{_UNIT.format(2)}|[A-Za-z](?=,|[.;$]*(?:\s*\Z|\n)))(?![A-Za-z]))"
