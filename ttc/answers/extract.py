@@ -283,8 +283,8 @@ _DOUBTED = re.compile(
 )
 """What follows a value that holds at times only, or that another one may replace: 5 if n is even, 6 otherwise."""
 _DENIED = re.compile(
-    r"[ \t$)\\\]*]*,?\s?(?-i:except|other than|apart from|setminus)\b|"
-    r"[\s$)\\\].*!]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
+    r"[ \t$)\\\]*]*+,?\s?(?-i:except|other than|apart from|setminus)\b|"
+    r"[\s$)\\\].*!]*+(?:,?\s*+(?:which|this|that|it|the answer)\s+)?"
     r"(?:is|was|are|would be|seems|looks|cannot be|can['’]t be|isn['’]t|wasn['’]t)"
     r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:wrong\b|incorrect\b|false\b|mistaken\b|"
     r"not\b(?=\s(?:(?:quite|really|the|an?|our|my)\s)*"
@@ -298,11 +298,11 @@ _SO_VALUE = re.compile(
 )
 """A value that a reason ends with, which is the answer itself then: `a factor of 4, so 1/4`."""
 _TAKEN_BACK = re.compile(
-    r"(?:(?:\A|[.,:;!?\n—–(])[\s*]*|\b(?:no|oh|but|hmm|hold on|so)\s)wait\b(?!\s(?:for|times?|until)\b)"
+    r"(?:(?:\A|[.,:;!?\n—–(])[\s*]{0,9}|\b(?:no|oh|but|hmm|hold on|so)\s)wait\b(?!\s(?:for|times?|until)\b)"
     r"|\b(?:no, that|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
     r"that['’]s (?:wrong|incorrect|not (?:right|correct))|I (?:made|make) (?:a|an) (?:mistake|error)|I was wrong|"
     r"scratch that)\b"
-    r"|(?:[.!?\n]\s*|\b(?:hmm|oh|sorry),?\s)actually,?\s(?:it(?:['’]s|\sis)\s)?[-$\\(]*\d[\d.,/]*\W*(?:\n|\Z)",
+    r"|(?:[.!?\n]\s{0,9}|\b(?:hmm|oh|sorry),?\s)actually,?\s(?:it(?:['’]s|\sis)\s)?[-$\\(]*\d[\d.,/]*\W*(?:\n|\Z)",
     re.IGNORECASE,
 )
 """What takes back all before it: `wait`, `that is wrong`, `I made a mistake`."""
@@ -365,7 +365,7 @@ _PART_BEFORE = re.compile(
       | [ \t]*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/×÷])
         [ \t]*\$?(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))
       | [ \t](?::|x)[ \t]\d | [ \t](?:per|mod)\s\d | [ \t]\(\$?-?\d[^()\n]{0,30}\sif\b
-      | [abd-fi-kn-rt-z](?![A-Za-z]) | e[-+]?\d | (?:[ \t]|\\[,;!])*\\(?:pi|sqrt|[cdt]?frac|infty)(?![A-Za-z])
+      | [abd-fi-kn-rt-z](?![A-Za-z]) | e[-+]?\d | (?:[ \t]|\\[,;!])*+\\(?:pi|sqrt|[cdt]?frac|infty)(?![A-Za-z])
       | \s*(?:<\s*(?:[-\d\\]|[A-Za-z](?![\w|>]))|>\s*[-\d\\A-Za-z]|[≤≥≠]|\\(?:lt|gt|leq?|geq?|neq?)(?![A-Za-z]))
       | [ \t]*,(?:\s|\\[ ,;])*-?[\d\\](?![ ,;!])[^$\n]*(?:\$|\\[)\]])                                # 5, 6 in a formula
       | [ \t$]*(?:,|and|as\swell\sas)\s(?:also\s)?\$?-?\d[\d./]*\$?[.!]?\s*(?:\n|\Z)                   # and 6

@@ -189,6 +189,11 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
     twice = _SAID_TWICE.fullmatch(rest) or _SAID_IN_DIGITS.fullmatch(rest)
     if twice and _same_value(twice["number"], twice["words"]):
         return start + twice.start("number"), start + twice.end("number")
+    calculated = _CALCULATION.fullmatch(rest)
+    for mark in ("**", "`"):
+        is_inside = rest.count(mark) % 2 and clause.startswith(mark, start + len(rest)) and not calculated
+        if is_inside and _parses(rest + mark):
+            return start, start + len(rest + mark)  # x = **5**
     if _parses(rest):
         return start, start + len(rest)
     if named := _NAMED.match(clause):
@@ -196,7 +201,7 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
         return place and (named.end() + place[0], named.end() + place[1])
     if inline := _NEAR_INLINE.match(clause):
         return inline.start("formula"), inline.end() + unit_after(clause[inline.end() :])
-    if calculated := _CALCULATION.fullmatch(rest):
+    if calculated:
         return start + calculated.start("result"), start + calculated.end("result")
     if _MATHEMATICS.search(rest):
         return start, start + len(rest)  # a formula that is not understood, not the first number in it
@@ -242,9 +247,6 @@ def _after_lead(clause: str) -> tuple[int, str]:
     lead = _LEAD.match(clause)
     start = lead.end() if lead else 0
     rest = clause[start:].rstrip(" *`_")
-    for mark in ("**", "`"):
-        if rest.count(mark) % 2 and clause.startswith(mark, start + len(rest)):
-            return start, rest + mark  # of an emphasis inside: x = **5**
     while closing := _CLOSING.search(rest, max(0, len(rest) - 9)):
         rest = rest[: closing.start()].rstrip(" *`_")
     return start, rest
