@@ -41,7 +41,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, text_pool, without_reply
 
-VERSION = "3"
+VERSION = "4"
 WORKERS = 8
 """Schemas that are checked at once, so that a few slow ones delay nobody; a worker starts when it is needed."""
 Thinking: TypeAlias = Literal["required", "forbidden", "either"]

@@ -42,7 +42,7 @@ from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import MAX_S, Canary, Card, Clock, TargetVerifier, answer_part
 
-VERSION = "2"
+VERSION = "3"
 Refusal: TypeAlias = Literal["required", "forbidden", "either"]
 BUILTIN = pathlib.Path(__file__).with_name("_safety.toml")
 

@@ -30,7 +30,7 @@ from ttc.verifiers.shared.contract import (
     read_answer,
 )
 
-VERSION = "3"
+VERSION = "4"
 MAX_TEXT = MAX_NUMBERS * (MAX_INTEGER + 2)
 """Characters of numbers written as one string."""
 _FIELDS = ("numbers", "target", "solution")
