@@ -396,12 +396,12 @@ _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b"
 r"""The word before a box that holds both ends of a range, and what is between these: between \boxed{1, 2}."""
 _MARKS = re.compile(r"\$|\\[()\[\]]|\*\*|[.!\s]+\Z")
 """Marks of formulas and of emphasis in a clause, and its end."""
-_LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|then)\b", re.IGNORECASE)
+_LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|(?<!anything )but|hence|thus|therefore|then)\b", re.IGNORECASE)
 r"""What parts clauses: only the last one before a box can deny it, and "it is not prime, so \boxed{5}" does not."""
 _DENYING = re.compile(
     rf"(?:\b(?:not|never|{_NO}|cannot be|anything but|less than|fewer than|more than|"
     r"greater than|larger than|smaller than|rather than|instead of|up to|twice|thrice|double|triple|minus|negative|"
-    r"(?:half|third|quarter|square|cube|root|multiple|percent) of|number (?:right )?(?:after|before)|"
+    r"(?:half|third|quarter|square|cube|root|multiple|percent|opposite) of|number (?:right )?(?:after|before)|"
     r"at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
     r"could be|may be|nearly|almost|just under|over)|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",

@@ -410,6 +410,7 @@ r"""What may stand around a letter that is chosen, the letter, and the rest: `**
 _STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SECOND = re.compile(
     r"[\s})\]*$\"'.:(]*+(?:,(?!\s(?:al)?though\b)|/|&|or\b|and\b|as\swell\sas\b|或|和"
+    r"|,?\s*(?:or\s)?alternatively\b,?|,?\s*else\b|to\b|vs\b|versus\b|-(?=[A-Z]\b)|[;|](?=\W{0,4}[A-Z]\W*\Z)"
     r"|[—–;,.\s]*+\b(?:no|actually|rather|I mean|make that)\b,?)"
     r"\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
 )
@@ -424,6 +425,18 @@ _IF_OTHER = re.compile(
     r"[\s)\]*}$]*,?\s(?:if|when|for)\b[^.\n]{0,80}?(?<![A-Za-z])(?P<letter>[A-Z])[)\]*}$]*\s(?:if|when|for|otherwise)\b"
 )
 """A second letter for another case: B if n is even and C if n is odd."""
+_MAY_BE = re.compile(
+    r"[\s)\]*}$,(]*(?:(?:but|though|although)\s)?"
+    r"(?:(?:(?:it|this)\s)?(?:could|might|may)\s(?:also\s)?be\s[(*]*(?P<letter>[A-Z])\b"
+    r"|[(*]*(?P<other>[A-Z])[)*]*\s(?:is\salso|could|might|may)\b)"
+)
+"""A second letter that may be right, too: `B (C is also possible)`, `B, but it could be C`."""
+_SECONDS = (_SECOND, _BESIDE, _IF_OTHER, _MAY_BE)
+_BEHIND_A_BOX = re.compile(
+    r"[\s})\]*$,]*(?:(?:and/)?or|and|(?:or\s)?alternatively,?|vs\.?|versus|&|/)\s?"
+    r"(?:option\s|choice\s)?[({*$]{0,3}(?P<letter>[A-Z])(?!['’\w]|\s[a-z])"
+)
+"""A second letter behind the box of the first: `\\boxed{B} or C`."""
 _NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
 """What is offered beside a letter: `C or none`."""
 _ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`!]")
@@ -493,7 +506,7 @@ def _second(rest: str) -> str:
     rest = _REASON.split(rest, maxsplit=1)[0]
     if _INSTEAD.match(rest):
         return ""
-    if beside := _SECOND.match(rest) or _BESIDE.match(rest) or _IF_OTHER.match(rest):
+    if beside := next(filter(None, (pattern.match(rest) for pattern in _SECONDS)), None):
         return str(next(filter(None, beside.groups())))
     if _NONE.match(rest):
         return "none"
@@ -613,8 +626,20 @@ def _last_line(text: str, start: int) -> Hit:
     return found(text, *lines[-1].span("letter"), "bare")
 
 
+def _alone_in_box(box: Rule) -> Rule:
+    """The rule of a box, behind which a second letter is a hedge."""
+
+    def rule(text: str, start: int) -> Hit:
+        hit = box(text, start)
+        second = _BEHIND_A_BOX.match(text, hit.span[1]) if hit and hit.final and hit.span else None
+        is_other = second and hit and hit.final and second["letter"] != choice_letter(hit.final)[0]
+        return Extraction(None, hit.span, "box", "hedge") if hit and is_other else hit
+
+    return rule
+
+
 _box, _marks, _phrase = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice)
-_CHOICE_RULES = (_box, *_marks, _phrase, _last_sentence, _explained, _last_line, _bare_choice)
+_CHOICE_RULES = (_alone_in_box(_box), *_marks, _phrase, _last_sentence, _explained, _last_line, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
