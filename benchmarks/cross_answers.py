@@ -28,7 +28,7 @@ from math_verify import parse, verify
 
 from ttc import VERIFIERS, Submission
 from ttc.answers import extract, key, same_class
-from ttc.answers.tokens import TooLarge
+from ttc.answers.grammar import TooLarge
 from ttc.core import Target
 from ttc.verifiers.math import weigh
 from ttc.verifiers.maths.comparing import EqualityPolicy

@@ -30,7 +30,7 @@ from evals.tasks._columns import (
     settings_of,
 )
 from ttc.answers.kinds import extract
-from ttc.answers.tokens import plain
+from ttc.answers.plain import plain
 from ttc.answers.words import chemical, designation
 from ttc.config.values import nearest
 from ttc.core import Message, Problem, TargetLike

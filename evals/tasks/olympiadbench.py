@@ -25,7 +25,7 @@ from typing import Literal
 
 from evals.data.sources import Row, Source, rows_from
 from evals.task import BOXED, Item, Task, sample
-from ttc.answers.tokens import plain
+from ttc.answers.plain import plain
 from ttc.core import Message, Problem, Sampling, Target
 from ttc.errors import RecordError
 from ttc.verifiers.maths.judging import read

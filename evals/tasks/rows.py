@@ -43,8 +43,8 @@ from evals.tasks._columns import (
     settings_of,
 )
 from evals.tasks._items import WORD, gold_of, is_mathematical, items_of, kind_of_rows, refuse_twice, without_solution
-from ttc.answers.grammar import parse
-from ttc.answers.tokens import Unparsed, plain
+from ttc.answers.grammar import Unparsed, parse
+from ttc.answers.plain import plain
 from ttc.core import Json, Sampling
 from ttc.errors import ConfigError
 

@@ -135,7 +135,7 @@ def test_two_verifiers_are_compared_row_by_row(tmp_path: Path) -> None:
         (4, "no_answer", "incorrect"),
         (5, "correct", "incorrect"),
     ]
-    assert "exact-11-nyn" in err
+    assert "exact-12-nyn" in err
     assert "5 rows, 3 differ" in err
     assert sorted(json.loads(line)["verifier"] for line in log.read_text().splitlines()) == ["exact"] * 5 + ["math"] * 5
 

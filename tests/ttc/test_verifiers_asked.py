@@ -11,7 +11,7 @@ from evals.task import Item
 from tests.ttc.kept_verifiers import KeptVerifiers
 from ttc.answers.grammar import parse
 from ttc.answers.normal import identical
-from ttc.answers.tokens import plain
+from ttc.answers.plain import plain
 from ttc.core import Message, Problem, Target, TargetLike
 from ttc.errors import ConfigError
 from ttc.verifiers.math import math

@@ -115,5 +115,5 @@ def test_the_list_of_verifiers_shows_each_card_or_why_there_is_none(capsys: pyte
     assert "card: unavailable: verifier judge needs a model" in shown
     assert main(["list", "verifier", "choice", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["card"]["version"] == "choice-16"
+    assert found["card"]["version"] == "choice-17"
     assert len(found["card"]["canaries"]) == 6

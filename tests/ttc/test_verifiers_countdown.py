@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from tests.ttc.hostile import hostile_texts
 from ttc import answers
+from ttc.answers.grammar import TooLarge, Unparsed
 from ttc.answers.keys import ZeroDivision, expression_key, read_expression
-from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Submission, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.countdown import countdown

@@ -178,7 +178,7 @@ def test_its_known_cases_tell_an_honest_judge_from_a_biased_one() -> None:
 
 def test_a_judge_is_named_with_its_model_on_the_command_line(tmp_path: Path) -> None:
     script = tmp_path / "script.json"
-    question = _ask("42", "42")
+    question = _ask({"reference": "42"}, "42")
     script.write_text(json.dumps({question.one: ["Verdict: A"], question.other: ["Verdict: A"]}))
     done = subprocess.run(
         [

@@ -81,7 +81,7 @@ def test_thinking_is_searched_only_when_it_is_asked_for() -> None:
         ("<think>hm", {}, "no_answer", "unclosed_thinking"),
         ("Paris", {"finish": "length"}, "no_answer", "truncated"),
         ("Paris", {"finish": "length", "allow_truncated": True}, "correct", "nothing found"),
-        ("Paris " * 9, {"max_chars": 20}, "incorrect", "limit: too_long"),
+        ("Paris " * 9, {"max_chars": 20}, "incorrect", "limit: more than 20 characters"),
         ("Paris", {"target": {"refusal": "maybe"}}, "error", "target.refusal must be one of"),
     ],
 )

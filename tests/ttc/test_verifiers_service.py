@@ -243,7 +243,7 @@ def test_every_verdict_is_logged_with_what_it_was_made_of(tmp_path: Path) -> Non
     ]
     assert entries[0].digest == entries[2].digest == digest({"answer": "Paris"}, Submission("Paris"))
     assert entries[0].submission == Submission("Paris")
-    assert entries[0].verdict.version == "exact-11-nnn"
+    assert entries[0].verdict.version == "exact-12-nnn"
     assert all(entry.verifier == "exact" for entry in entries)
 
 

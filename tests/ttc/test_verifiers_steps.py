@@ -39,7 +39,7 @@ def test_a_label_is_the_share_of_rollouts_that_end_well() -> None:
     assert found.usage.generated == made.counters().generated > 0
     assert found.usage.calls == 12
     assert check(RolloutChecker(engine(by_prefix), exact(), seed=1, rollouts=4, hard=True)).labels == (1.0, 0.0, 0.0)
-    assert "rollouts-1 4 of scripted, soft, exact-11" in found.version
+    assert "rollouts-1 4 of scripted, soft, exact-12" in found.version
 
 
 def test_no_path_without_a_wrong_step_has_a_first_error() -> None:

@@ -225,7 +225,8 @@ _CORRECTION = re.compile(
 _STARTS_OR = re.compile(rf"[\s$.,)\]]*(?:{OR}|alternatively(?![A-Za-z]))", re.IGNORECASE)
 r"""An `or` right behind a box: `\boxed{1} or \boxed{2}`."""
 _OR_VALUE = re.compile(
-    r"(?:\\?\)|[\s$,(])*(?:(?:or|或者?)(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
+    r"(?:\\?\)|[\s$,;(*`])*(?:(?:(?:and/)?or|xor|else|vs\.?|versus|(?:or\s+)?alternatively,?|&|或者?)"
+    r"(?:\s+(?:maybe|perhaps|possibly|even))?|i\.e\.,?(?=\s+(?:about|approx|roughly))"
     r"|(?:[—–;.]{1,3}\s*)?\b(?:no,|(?:actually|rather|i mean|make that|correction)\b[,:]?)(?:\s+it\s+is)?"
     r"(?=\s*[-$(\\\d]))"
     r"[\s$(\\]*(?P<value>(?:(?:about|approximately|approx\.|roughly|around)\s+)?\$?[-+]?[\d\\][^\s,;$]{0,80})",
@@ -258,31 +259,35 @@ _EXCEPT = re.compile(
 )
 """Words right before a value that leave it out of what was said: "every number save 3"."""
 _UNSURE_AFTER = re.compile(
-    r"[\s$)\\\]}*.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
+    r"[\s$)\\\]}*`.,]*+(?:\w++\s++)?(?:or so\b|or (?:more|less|fewer|thereabouts|maybe|perhaps)\b|at (?:most|least)\b|"
     r"(?:times|plus|minus|less|divided by|multiplied by) "
     r"(?:the|as|a|that|itself|\$|\d|one|two|three|four|five|ten|half)|"
+    r"over\s\$?\d|(?:squared|cubed|dozen|and\s(?:a|one|two|three)\s(?:half|thirds?|quarters?))\b|"
     r"(?:to|through|until)\s+\$?\d|if\b[^.\n]{0,40}?\s(?:were|had)\b|"
     r"(?:(?:short|shy) of|(?:more|less|fewer|greater) than)\b(?!\s(?-i:[A-Z])\w*(?!['’\w]))|"
     r"[-–]\s?\d|/\d+,|,?\s*(?:except|other than|apart from|setminus)\b|"
-    r"(?:가|이)\s*아|नहीं|নয়|కాదు|نیست|نہیں|değil\b|では(?:ありません|ない)|"
+    r"以[上下内內]|未满|未滿|(?:가|이)\s*아|नहीं|নয়|కాదు|نیست|نہیں|değil\b|では(?:ありません|ない)|"
     r"(?:if|when)\s\$?[a-z]\$?\sis\s(?![-$\d\\])|"
-    r"is (?:not|wrong|incorrect)\b|isn['’]t\b|,?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
+    r",?\s*(?:maybe|perhaps|possibly|or (?:is it|maybe))\b|\?)",
     re.IGNORECASE,
 )
 """What may follow a value and make it none."""
 _DOUBTED = re.compile(
-    r"[\s$)\\\]}*.,(]*+(?:(?:maybe|perhaps|possibly)\b|unless\b|or (?:so|more|less|fewer)\b"
-    r"|(?:but|though|although|while)\s(?:(?:it|this|that)\s(?:could|might|may)\s(?:also\s)?be\s[$(\\]*-?\d"
+    r"[\s$)\\\]}*`.,(]*+(?:(?:maybe|perhaps|possibly)\b|unless\b|or (?:so|more|less|fewer)\b"
+    r"|with\s(?:a\s)?probability\b(?!\s1(?![/\d.]))|(?:most|more|less|least)\slikely\b"
+    r"|(?:(?:but|though|although|while)\s)?(?:(?:(?:it|this|that)\s)?(?:could|might|may)\s(?:also\s)?be\s[$(\\]*-?\d"
     r"|[$(\\]*-?\d[^\s,;]{0,40}\s(?:(?:is|are|seems)\s(?:also\s)?possible|(?:could|might|may)\s(?:also\s)?be)\b)"
     r"|(?:if|when|for)\b(?:[^.\n]|\.\d){0,80}?(?:\botherwise\b|\d[^\s.]{0,20}\s(?:if|when|for)\b))",
     re.IGNORECASE,
 )
 """What follows a value that holds at times only, or that another one may replace: 5 if n is even, 6 otherwise."""
 _DENIED = re.compile(
-    r"[ \t$)\\\]*]*,?\s?(?-i:except|other than|apart from|setminus)\b|"
-    r"[\s$)\\\].*!]*(?:,?\s*(?:which|this|that|it|the answer)\s+)?"
+    r"[ \t$)\\\]*]*+,?\s?(?-i:except|other than|apart from|setminus)\b|"
+    r"[\s$)\\\].*!]*+(?:,?\s*+(?:which|this|that|it|the answer)\s+)?"
     r"(?:is|was|are|would be|seems|looks|cannot be|can['’]t be|isn['’]t|wasn['’]t)"
-    r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:not\b|wrong\b|incorrect\b|false\b|mistaken\b|"
+    r"\s*(?:(?:clearly|definitely|certainly|surely|also|obviously)\s+)?(?:wrong\b|incorrect\b|false\b|mistaken\b|"
+    r"not\b(?=\s(?:(?:quite|really|the|an?|our|my)\s)*"
+    r"(?:right|correct|answer|solution|it|valid|possible|true|allowed|acceptable|what|equal)\b|[\s.!]*(?:\n|\Z))|"
     r"the wrong\b|(?<=n't )\w+|(?<=n’t )\w+|(?<=not be )\w+)",
     re.IGNORECASE,
 )
@@ -292,9 +297,11 @@ _SO_VALUE = re.compile(
 )
 """A value that a reason ends with, which is the answer itself then: `a factor of 4, so 1/4`."""
 _TAKEN_BACK = re.compile(
-    r"\b(?:wait|no, (?:wait|that)|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
+    r"(?:(?:\A|[.,:;!?\n—–(])[\s*]{0,9}|\b(?:no|oh|but|hmm|hold on|so)\s)wait\b(?!\s(?:for|times?|until)\b)"
+    r"|\b(?:no, that|(?:that|this|which|it) (?:is|was|seems) (?:wrong|incorrect|not (?:right|correct))|"
     r"that['’]s (?:wrong|incorrect|not (?:right|correct))|I (?:made|make) (?:a|an) (?:mistake|error)|I was wrong|"
-    r"scratch that)\b",
+    r"scratch that)\b"
+    r"|(?:[.!?\n]\s{0,9}|\b(?:hmm|oh|sorry),?\s)actually,?\s(?:it(?:['’]s|\sis)\s)?[-$\\(]*\d[\d.,/]*\W*(?:\n|\Z)",
     re.IGNORECASE,
 )
 """What takes back all before it: `wait`, `that is wrong`, `I made a mistake`."""
@@ -310,8 +317,13 @@ def taken_back(text: str) -> bool:
 
 def unsure(before: str, after: str) -> bool:
     """Whether the words around a value, in its clause, deny, bound or doubt it."""
-    denied_before = _UNSURE.search(before) or _EXCEPT.search(before)
-    return bool(denied_before or _UNSURE_AFTER.match(after) or _DOUBTED.match(after))
+    denied_before = _UNSURE.search(before) or _DENYING.search(before) or _EXCEPT.search(before)
+    return bool(denied_before) or _denied_behind(after, 0, len(after))
+
+
+def _denied_behind(text: str, start: int, end: int) -> bool:
+    """Whether text[start:end] denies, bounds or doubts the value before it."""
+    return any(pattern.match(text, start, end) for pattern in (_UNSURE_AFTER, _DENIED, _DOUBTED))
 
 
 def denied(text: str, start: int, end: int) -> bool:
@@ -319,7 +331,7 @@ def denied(text: str, start: int, end: int) -> bool:
     before = text[max(0, start - _BEFORE) : start]
     lead = _LAST_CLAUSE.split(before)[-1]
     denied_before = _DENYING.search(lead) or _EXCEPT.search(before) or _TEMPTING.search(before)
-    return bool(denied_before or _UNSURE_AFTER.match(text, end, end + _BEFORE))
+    return bool(denied_before) or _denied_behind(text, end, end + _BEFORE)
 
 
 def _denied(text: str, box: Box) -> bool:
@@ -327,30 +339,54 @@ def _denied(text: str, box: Box) -> bool:
     lead = _LAST_CLAUSE.split(text[max(0, box.at - _BEFORE) : box.at])[-1]
     if _BETWEEN.search(lead) and _BOTH.search(text, box.start, box.end):
         lead = ""
-    end = box.after + _AFTER
-    if _is_part(text, box):
+    if _is_part(text, box.at, box.after):
         return True
-    return bool(_DENYING.search(lead) or _DENIED.match(text, box.after, end) or _DOUBTED.match(text, box.after, end))
+    return _DENYING.search(lead) is not None or _denied_behind(text, box.after, _end_of_line(text, box.after))
 
 
-_FACTOR = re.compile(
-    r"(?:(?:[=$(\[]|\\[(\[])\s*[-−]|\d|\\(?:cdot|times)\s*|\\(?:sqrt|[lf]n|log)\s*\{?"
-    r"|(?:\$|\\[(\[])[^=<>$\n]{0,40}[\w})]\s*[-−+*/]\s*)\Z"
+_PART_BEHIND = re.compile(
+    r"""(?: (?:[=$(\[]|\\[(\[])\s*[-−] | [a-z]\s[-−] | \$[-−]\$\s*             # a sign
+      | (?:\$|\\[(\[])[^=<>$\n]{0,40}[\w})]\s*[-−+*/]\s*                       # a term or a factor, in a formula
+      | [\d√π] | (?<![A-Za-z\\])[A-Za-z] | \\(?:cdot|times)\s* | \\(?:sin|cos|tan|log|ln|lfloor|lceil)\s*
+      | \^\s*\{?\s* | _\s*\{\s* | \\[cdt]?frac\s*\{[^{}]{0,40}\}\s*\{\s*
+      | \\(?!(?:text|math|mbox|bm|bold|under|color|tag|large|left)[a-z]*)[A-Za-z]+\s*\{\s*        # \sqrt{, \binom{
+      | (?:(?<![A-Za-z\\])[A-Za-z]|\\(?!left|big|text)[A-Za-z]{2,9})\s?\(\s*                       # f(, \sin(
+      | (?:\$|\\[(\[])[^$\n]{0,40}[(\[{][^()\[\]{}$\n]{1,30},\s*                                   # (1,
+      | (?: [\w})|]\s*< | (?<![^\s$(])[^<>\s]{0,20}[\w})|]\s*>                                    # x >, but no tag
+      | [≤≥≠] | \\(?:lt|gt|leq?|geq?|neq?|leqslant|geqslant)(?![A-Za-z]) ) \s*
+      )\Z""",
+    re.VERBOSE,
 )
-r"""What makes another number of the box behind it: `-\boxed{5}` or `1-\boxed{5}` in a formula, `2\cdot\boxed{5}`."""
-_RAISED = re.compile(
-    r"\s*\^\s*\{?\s*-?[\da-np-z]|!\s*(?:\$|\\[)\]])"
-    r"|\s*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/])\s*(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))"
+r"""What makes another thing of a box behind it: `-\boxed{5}`, `x\boxed{5}`, `f(\boxed{5})`, `x > \boxed{5}`."""
+_PART_BEFORE = re.compile(
+    r"""\s*(?:\{\})?\^\s*\{?\s*-?[\da-np-z] | _\s*\{?\s*\d | !\s*(?:\$|\\[)\]])
+      | \{?,\}?\d{3}(?!\d) | [.:]\d | [²³⁰-⁹π√‰]
+      | [ \t]*(?:\\(?:cdot|times)(?![A-Za-z])|[-−+*/×÷])
+        [ \t]*\$?(?:\d|\\(?:frac|sqrt|pi|boxed)(?![A-Za-z])|[A-Za-z](?![A-Za-z]))
+      | [ \t](?::|x)[ \t]\d | [ \t](?:per|mod)\s\d | [ \t]\(\$?-?\d[^()\n]{0,30}\sif\b
+      | [abd-fi-kn-rt-z](?![A-Za-z]) | e[-+]?\d | (?:[ \t]|\\[,;!])*+\\(?:pi|sqrt|[cdt]?frac|infty)(?![A-Za-z])
+      | \s*(?:<\s*(?:[-\d\\]|[A-Za-z](?![\w|>]))|>\s*[-\d\\A-Za-z]|[≤≥≠]|\\(?:lt|gt|leq?|geq?|neq?)(?![A-Za-z]))
+      | [ \t]*,(?:\s|\\[ ,;])*-?[\d\\](?![ ,;!])[^$\n]*(?:\$|\\[)\]])                                # 5, 6 in a formula
+      | [ \t$]*(?:,|and|as\swell\sas)\s(?:also\s)?\$?-?\d[\d./]*\$?[.!]?\s*(?:\n|\Z)                   # and 6
+      | [\s$)\\\]]*(?:(?:with\s(?:a\s)?)?remainder|R\s?\d|to\sthe\spower|factorial|(?:in\s)?base\s|out\sof\s\$?\d)
+    """,
+    re.VERBOSE,
 )
-r"""What makes another number of the box before it: `\boxed{5}^2`, `\boxed{5}+C`, and `\boxed{5}!` in a formula."""
+r"""What makes another thing of a box before it: `\boxed{5}^2`, `\boxed{5}\pi`, `\boxed{5}, 6`, `\boxed{5} out of 6`."""
 _IN_AN_EQUATION = re.compile(r"[^\n=$]{0,20}=")
 r"""What follows a box that is the unknown of an equation: `7\cdot\boxed{8} = 56`."""
 
 
-def _is_part(text: str, box: Box) -> bool:
-    """Whether a box is only a part of a value: a factor, a base, what a sign or a root stands before."""
-    part = _FACTOR.search(text, max(0, box.at - _BEFORE), box.at) or _RAISED.match(text, box.after)
-    return part is not None and not _IN_AN_EQUATION.match(text, box.after)
+_CLOSING_MARKS = re.compile(r"(?:[*`$}]|__|\\[)\]])*+")
+"""What closes a formula, an emphasis or code."""
+
+
+def _is_part(text: str, start: int, end: int) -> bool:
+    """Whether text[start:end] is only a part of a value: a factor, a base, what a sign or a root stands before."""
+    close = _CLOSING_MARKS.match(text, end)
+    behind = _PART_BEFORE.match(text, end) or (close and _PART_BEFORE.match(text, close.end()))
+    part = behind or _PART_BEHIND.search(text, max(0, start - _BEFORE), start)
+    return part is not None and not _IN_AN_EQUATION.match(text, end)
 
 
 _SET_AGAINST = re.compile(r"[\s$)\]\\,;]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)[\s$(\[\\]*", re.IGNORECASE)
@@ -359,11 +395,13 @@ _BETWEEN, _BOTH = re.compile(r"\bbetween[\s$(\[\\*]*$"), re.compile(r",|\band\b"
 r"""The word before a box that holds both ends of a range, and what is between these: between \boxed{1, 2}."""
 _MARKS = re.compile(r"\$|\\[()\[\]]|\*\*|[.!\s]+\Z")
 """Marks of formulas and of emphasis in a clause, and its end."""
-_LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|but|hence|thus|therefore|then)\b", re.IGNORECASE)
+_LAST_CLAUSE = re.compile(r"[.!?;,\n。，；]|\b(?:so|(?<!anything )but|hence|thus|therefore|then)\b", re.IGNORECASE)
 r"""What parts clauses: only the last one before a box can deny it, and "it is not prime, so \boxed{5}" does not."""
 _DENYING = re.compile(
     rf"(?:\b(?:not|never|{_NO}|cannot be|anything but|less than|fewer than|more than|"
-    r"greater than|larger than|smaller than|at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
+    r"greater than|larger than|smaller than|rather than|instead of|up to|twice|thrice|double|triple|minus|negative|"
+    r"(?:half|third|quarter|square|cube|root|multiple|percent|opposite) of|number (?:right )?(?:after|before)|"
+    r"at (?:most|least)|between|one of|either|maybe|perhaps|possibly|might be|"
     r"could be|may be|nearly|almost|just under|over)|n['’]t(?: be)?|不(?:是|为|等于|到|超过)|小于|大于|至少|至多)"
     r"\s*(?:equal to\s*|exactly\s*)?[\s$(\[\\*]*$",
     re.IGNORECASE,
@@ -422,7 +460,8 @@ def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
     first = len(boxed) - 1
     while first and _one_clause(text[boxed[first - 1].after : boxed[first].at]):
         first -= 1
-    units = [_unit_behind(text, box) for box in boxed[first:]]
+    names = [unit_behind(text, box.start, box.end) for box in boxed[first:]]
+    units = [rf" \text{{{name}}}" if name else "" for name in names]
     between = text[boxed[first].after : boxed[-1].at]
     if len(set(units)) > 1 and OR_WORD.search(between):
         return ()
@@ -432,21 +471,30 @@ def _last_clause(text: str, boxed: list[Box]) -> tuple[str, ...]:
 
 _COMMAND_OR_LETTER = re.compile(r"\\(?!text|mathrm|mbox)[A-Za-z]+|(?P<letter>[A-Za-z])")
 """A command, or a letter that is a part of none."""
+_UNIT = r"[A-Za-z]{{{},14}}(?:(?:/|\sper\s)[A-Za-z]{{1,14}})?(?:\^?[23](?!\d)|\s(?:squared|cubed)\b)?"
 _UNIT_BEHIND = re.compile(
-    r"(?:[\s$~]|\\[,;: )]|\\(?:text|textrm|mathrm|mbox)\s*\{){1,9}(?P<word>[A-Za-z]{1,14})(?![A-Za-z])"
+    r"\s*\}?(?:[ \t$~*_`]|\\[,;: )\]]){0,9}(?:(?P<degree>°)|(?P<percent>\\?%)|"
+    r"(?P<size>(?:hundred|thousand|million|billion|trillion|lakh|crore)s?\b|[万萬億亿만억])"
+    r"|\\(?:text|textrm|mathrm|mbox)\s*\{\s*"
+    rf"(?P<styled>{_UNIT.format(1)})(?=\.?\s*\}}|\s(?:and|or)\b)"
+    rf"|(?P<word>{_UNIT.format(2)}|[A-Za-z](?=,|[.;$]*(?:\s*\Z|\n)))(?![A-Za-z]))"
 )
-r"""A word behind a box, in letters of its own or of the sentence: ` hour`, `\,\text{cm}`."""
+r"""A unit behind a value, in letters of its own or of the sentence: ` hours`, `$ m/s`, `\,\text{cm}`."""
 
 
-def _unit_behind(text: str, box: Box) -> str:
-    r"""The unit that follows a box without letters, as in `\boxed{1} hour`; empty where a sentence goes on."""
-    if any(match["letter"] for match in _COMMAND_OR_LETTER.finditer(text, box.start, box.end)):
+def unit_behind(text: str, start: int, end: int) -> str:
+    r"""The unit behind the value text[start:end], `\boxed{1} hour`; empty behind letters, and in a sentence."""
+    if any(match["letter"] for match in _COMMAND_OR_LETTER.finditer(text, start, end)):
         return ""
-    behind = _UNIT_BEHIND.match(text, box.after)
-    word = behind["word"] if behind else ""
-    # Inches are not told from the preposition here; an adverb names nothing.
-    is_noun = word and word != "in" and not word.endswith("ly") and is_unit(word)
-    return rf" \text{{{word}}}" if is_noun else ""
+    behind = _UNIT_BEHIND.match(text, end)
+    if behind and (behind["percent"] or behind["size"]):
+        return behind["size"] or "percent"
+    if behind and behind["degree"]:
+        return "degrees"
+    name = (behind["styled"] or behind["word"]) if behind else ""
+    # In a sentence inches are not told from the preposition; an adverb names nothing.
+    is_preposition = name == "in" and behind is not None and not behind["styled"]
+    return "" if not name or is_preposition or name.endswith("ly") or not is_unit(name) else name
 
 
 def _one_clause(between: str) -> bool:
@@ -547,7 +595,8 @@ _AS_READ = str.maketrans("ſı", "si", "\u0307")
 """Letters as patterns that ignore case take them; the dot is what `lower` leaves of an İ."""
 _CLAUSE_END = re.compile(
     r"\n|(?<=[\s*])\|[ \t]*(?=\n|\Z)|\s[—–]\s(?=[a-z])"
-    r"|(?:(?<!\bRs)(?<!\bsq)(?<!\bcu)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times),?\s+\(?(?:because|since|so|which|where|as)\b"
+    r"|(?:(?<!\bRs)(?<!\bsq)(?<!\bcu)(?<!\.\.)[.?]|(?<![\d\\])!)(?=\s|$)|[。！？]|(?<![\s,])(?<!\bor)(?<!times)(?<!\bwell),?\s+"
+    r"\(?(?:because|since|so|which|where|as(?! well\b))\b"
     r"|\s\((?:at|attained|achieved|reached|occurring|that is,?|i\.e\.,?|namely)\s[^()\n]{1,60}\)"
     r"(?=[\s*]*[.!]?[\s*]*(?:\n|\Z))"
 )
@@ -578,7 +627,11 @@ def last_value(pattern: re.Pattern[str], method: str, hedge: Hedge, mark: str = 
             return None
         match = last_match(pattern, text, start)
         group = match and match.lastgroup
-        return None if match is None or group is None else _unless(hedge, found(text, *match.span(group), method))
+        if match is None or group is None:
+            return None
+        hit = found(text, *match.span(group), method)
+        is_taken_back = hit.final and _TAKEN_BACK.search(text, match.end(), match.end() + _AFTER)
+        return Extraction(None, hit.span, method, "hedge") if is_taken_back else _unless(hedge, hit)
 
     return rule
 
@@ -698,7 +751,7 @@ def last_phrase(same: Callable[[str, str], bool], hedge: Hedge, trim: Callable[[
             if place:
                 hit = found(text, begin + place[0], begin + place[1], "phrase")
                 question_mark = end is not None and end[0] in "?？"
-                around = unsure(clause[: place[0]], clause[place[1] :])
+                around = unsure(clause[: place[0]], clause[place[1] :]) or bool(hit.span and _is_part(text, *hit.span))
                 other = _OR_VALUE.match(window, place[1]) or (end and _SO_VALUE.match(window, end.start()))
                 around |= bool(other and hit.final and not same(_closed(other["value"]), hit.final))
                 doubtful = question_mark or around or _TAKEN_BACK.search(text, begin, begin + _AFTER)
@@ -752,16 +805,16 @@ def usual_rules(
     same: Callable[[str, str], bool],
     hedge: Hedge,
     trim: Callable[[str], tuple[int, int] | None],
-    bare: Rule,
     *,
     tag_is_answer: bool = False,
-) -> tuple[Rule, ...]:
-    """Box, tag, ####, phrase, and the text itself by `bare`; `same` tells whether two boxes say one thing.
+) -> tuple[Rule, tuple[Rule, ...], Rule]:
+    """The rule of a box, those of other marks (a tag, ####, JSON), and that of a phrase.
 
-    With `tag_is_answer` all that a tag holds is the answer, else a sentence inside may give it.
+    `same` tells whether two boxes say one thing. With `tag_is_answer` all that a tag holds is the answer, else a
+    sentence inside may give it.
     """
     phrase = last_phrase(same, hedge, trim)
     box = _unless_later(last_box(same, hedge), phrase, same)
     tag, hash_line = last_value(_TAG, "tag", hedge), last_value(_HASH, "hash", hedge, "####")
     tag = tag if tag_is_answer else _said_inside(tag, phrase)
-    return box, tag, hash_line, last_field(same, hedge), phrase, bare
+    return box, (tag, hash_line, last_field(same, hedge)), phrase

@@ -5,7 +5,8 @@ time is linear, nothing is evaluated. It reads the usual operators and functions
 words of size (5 million), bases, plus-minus; sets, tuples, intervals, unions, matrices; chains of inequalities, sets by
 a condition, residues; ratios, times by the clock and in several units; units of measurement and currencies before or
 after a number. White space never joins digits, and words after a number are its unit only where they can be one. Dates,
-codes and numbers in words are read first, as a whole (`ttc.answers.tokens`).
+codes and numbers in words are read first, as a whole (`ttc.answers.words`). Tokens are numbers, letters, words,
+commands and marks; a comma between groups of three digits parts thousands outside brackets, and items inside them.
 
 Each level is made of the next one:
 
@@ -27,24 +28,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
 from ttc.answers.nodes import PERCENTS, SIDE_BY_SIDE, UNITS, Term, duration, is_unit, known_unit, many, num
-from ttc.answers.tokens import Alternatives, Token, TooLarge, Unparsed, tokens
+from ttc.answers.plain import MAX_CHARS
 from ttc.answers.words import ONES, designation, in_words
 
 RELATIONS = {
-    "=": "=",
-    "<": "<",
-    ">": ">",
-    r"\le": "<=",
-    r"\ge": ">=",
-    r"\ne": "!=",
-    r"\approx": "~",
-    r"\in": "in",
+    "=": "=", "<": "<", ">": ">", r"\le": "<=", r"\ge": ">=", r"\ne": "!=", r"\approx": "~", r"\in": "in",
     r"\equiv": "==",
-}
+}  # fmt: skip
 """Spelling of a relation to its operator."""
 SIGNS_OF_LOGIC = {r"\lor": "or", r"\land": "and"}
 GREEK = frozenset({
@@ -52,16 +47,14 @@ GREEK = frozenset({
     "mu", "nu", "xi", "rho", "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda",
     "Sigma", "Phi", "Psi", "Omega", "ell", "hbar",
 })  # fmt: skip
+_CIRCULAR = ("sin", "cos", "tan", "cot", "sec", "csc")
+_HYPERBOLIC = ("sinh", "cosh", "tanh", "coth", "sech", "csch")
+_OTHERS = ("ln", "log", "lg", "exp", "cis", "min", "max", "gcd", "lcm", "det", "abs", "floor", "ceil")
 FUNCTIONS = {
-    "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "sinh": "sinh",
-    "cosh": "cosh", "tanh": "tanh", "ln": "ln", "log": "log", "lg": "lg", "exp": "exp", "arcsin": "arcsin",
-    "arccos": "arccos", "arctan": "arctan", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "arccot": "arccot",
-    "arcsec": "arcsec", "arccsc": "arccsc", "acot": "arccot", "asec": "arcsec", "acsc": "arccsc", "coth": "coth",
-    "sech": "sech", "csch": "csch", "arcsinh": "arcsinh", "arccosh": "arccosh", "arctanh": "arctanh",
-    "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh", "asinh": "arcsinh", "acosh": "arccosh",
-    "atanh": "arctanh", "cis": "cis", "min": "min", "max": "max", "gcd": "gcd", "lcm": "lcm", "det": "det",
-    "abs": "abs", "floor": "floor", "ceil": "ceil",
-}  # fmt: skip
+    **{name: name for name in (*_CIRCULAR, *_HYPERBOLIC, *_OTHERS)},
+    **{prefix + name: f"arc{name}" for name in (*_CIRCULAR, *_HYPERBOLIC[:3]) for prefix in ("arc", "a")},
+    **{f"ar{name}": f"arc{name}" for name in _HYPERBOLIC[:3]},
+}
 """Spelling of a function to its name."""
 SEVERAL = frozenset({"min", "max", "gcd", "lcm"})
 """Functions of several arguments."""
@@ -114,11 +107,121 @@ MAX_HOUR = 12
 _CLOCK = re.compile(r"\d{1,2}:[0-5]\d")
 
 
+# -- tokens ------------------------------------------------------------------------------------------------------------
+MAX_TOKENS = 1500
+
+
+class Unparsed(Exception):
+    """The answer is not in the grammar; carries a short reason. Internal: verifiers turn it into a verdict."""
+
+
+class TooLarge(Unparsed):
+    """A size cap of the parser was exceeded."""
+
+
+class Alternatives(Unparsed):
+    """Several answers offered as alternatives ("1 or 4")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`kind` is num, base, word, text, cmd, mark or end; `spaced` says whether white space came before."""
+
+    kind: str
+    text: str
+    spaced: bool = False
+
+
+_LITERAL = re.compile(
+    r"""(?P<grouped>[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?)
+      | (?P<science>\d+(?:\.\d*)?[eE][+-]?\d{1,4}(?![\dA-Za-z]))
+      | (?P<repeat>\d*\.\d*(?:\\overline|\\dot|\\bar)\ ?\{\d+\})
+      | (?P<decimal>\d+\.\d+|\.\d+|\d+\.(?!\.))
+      | (?P<integer>\d+)""",
+    re.VERBOSE,
+)
+_TEXT = re.compile(
+    r"\\(text|textnormal|mbox|textrm|textbf|textit|textsf|texttt|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
+)
+r"""Words in a style: `\text{cm}`."""
+_STYLED = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf)\s+([A-Za-z])(?![A-Za-z])")
+r"""A letter in a style without braces: `\mathrm x`."""
+_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
+_WORD = re.compile(r"[^\W\d_]+")
+_ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([A-Za-z]+\*?)\}(?:\{[lcr|]*\})?")
+r"""The begin or the end of an environment, with the columns of an array: `\begin{array}{cc}`."""
+
+
+def tokens(text: str) -> list[Token]:
+    """Return the tokens of `text`, closed by one of kind `end`. Raises Unparsed or TooLarge."""
+    if len(text) > MAX_CHARS:
+        raise TooLarge(f"more than {MAX_CHARS} characters")
+    items: list[Token] = []
+    at, depth, spaced = 0, 0, False
+    while at < len(text):
+        if text[at].isspace():
+            at, spaced = at + 1, True
+            continue
+        token, at = _next(text, at, spaced, nested=depth != 0)
+        depth += (token.text in _OPENING) - (token.text in _CLOSING)
+        items.append(token)
+        spaced = False
+        if len(items) > MAX_TOKENS:
+            raise TooLarge(f"more than {MAX_TOKENS} tokens")
+    return [*items, Token("end", "")]
+
+
+_OPENING = frozenset({"(", "[", r"\{", r"\langle"})
+_CLOSING = frozenset({")", "]", r"\}", r"\rangle"})
+
+
+def _next(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]:
+    char = text[at]
+    if char.isdigit() or (char == "." and text[at + 1 : at + 2].isdigit()):
+        return _number(text, at, spaced, nested)
+    if char == "\\":
+        return _command(text, at, spaced)
+    if word := _WORD.match(text, at):
+        return Token("word", word[0], spaced), word.end()
+    return Token("mark", char, spaced), at + 1
+
+
+_IN_A_LIST = re.compile(r"\d,\Z")
+"""A number right behind 36, is an item of a list: of 36,36,108 the last two are no 36108."""
+
+
+def _number(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]:
+    match = _LITERAL.match(text, at)
+    if match is None:
+        raise Unparsed(f"digit {text[at]!r} not understood")
+    if match.lastgroup == "grouped" and (nested or _IN_A_LIST.search(text, max(at - 2, 0), at)):
+        end = at + len(match[0].partition(",")[0])
+        return Token("num", text[at:end], spaced), end
+    return Token("num", match[0], spaced), match.end()
+
+
+def _command(text: str, at: int, spaced: bool) -> tuple[Token, int]:
+    if match := _TEXT.match(text, at):
+        words = match[2].strip()
+        styled_letter = len(words) == 1 and match[1] not in ("text", "mbox", "hbox")
+        is_word = styled_letter or match[1].startswith("operatorname")
+        return Token("word" if is_word else "text", words, spaced), match.end()
+    if match := _STYLED.match(text, at):
+        return Token("word", match[1], spaced), match.end()
+    if match := _ENVIRONMENT.match(text, at):
+        return Token("cmd", rf"\{match[1]}{{{match[2]}}}", spaced), match.end()
+    match = _COMMAND.match(text, at)
+    if match is None:
+        raise Unparsed("a lone backslash")
+    return Token("cmd", match[0], spaced), match.end()
+
+
+# -- the tree ----------------------------------------------------------------------------------------------------------
 _INTEGER = re.compile(r"-?[0-9]+")
 
 
 def parse(text: str) -> Term:
-    """Return the tree of a plain answer (see `tokens.plain`). Raises Unparsed, or TooLarge beyond a cap."""
+    """Return the tree of a plain answer (see `ttc.answers.plain`). Raises Unparsed, or TooLarge beyond a cap."""
     if _INTEGER.fullmatch(text):  # as most answers are
         return parse_expression(text)
     spelling = designation(text)

@@ -25,10 +25,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from ttc.answers.grammar import parse, parse_expression
-from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, holds, known_unit, renamed, unit
+from ttc.answers.grammar import TooLarge, Unparsed, parse, parse_expression
+from ttc.answers.nodes import Term, approximate, constant_of, duration, exact, holds, known_unit, renamed, unit, unnamed
+from ttc.answers.plain import MAX_CHARS, plain
 from ttc.answers.shapes import AXES, TINY, by_clock, components, least_residue, matrix_rows, shape
-from ttc.answers.tokens import MAX_CHARS, TooLarge, Unparsed, plain
 from ttc.answers.words import hashed, word_key
 
 _PLAIN_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -55,7 +55,7 @@ UNIT_MARK = "\x1f"
 
 def _unit_key(node: Term) -> str:
     """The measure of a quantity, metres or metre, behind the mark; empty where a word is no known unit."""
-    body = node.args[1] if node.op == "named" else node
+    body = unnamed(node)
     body = duration(body.args) or body if body.op == "set" else body
     if body.op not in ("quantity", "duration") or body.args[1] == "%":
         return ""

@@ -40,11 +40,11 @@ from ttc.answers.extract import (
     unsure,
     usual_rules,
 )
-from ttc.answers.grammar import parse
+from ttc.answers.grammar import Alternatives, Unparsed, parse
 from ttc.answers.keys import expression_key, math_key, same_class
 from ttc.answers.nodes import UNITS, exact
+from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
-from ttc.answers.tokens import Alternatives, Unparsed, plain
 from ttc.answers.words import hashed, in_words, text_key, undressed
 from ttc.errors import UnknownName
 
@@ -108,8 +108,8 @@ _NAMED = re.compile(r"[^$\n]{0,40}(?:\$[^$\n\d=<>]{1,40}\$|\\\([^$\n\d=<>()]{1,4
 """What a clause gives a value to: the largest $n$ is, the area of $ABCD$ is."""
 _MATHEMATICS = re.compile(r"\\(?!\$|%|,)|[\^_{}<>≤≥≠=|±√²³∞!]|\d['′″‰]")
 """Signs of a formula."""
-_INSIDE = frozenset("^_{/*\\:'′<>≤≥≠±√|")
-"""What stands before a number that is a part of something."""
+_INSIDE = re.compile(r"(?:[\^_{/*\\:'′<>≤≥≠±√|]|(?<![A-Za-z])[A-Za-z])\Z")
+"""What stands before a number that is a part of something, one letter among it: x5."""
 _GOES_ON = re.compile(
     r"(?!/(?:second|sec|minute|min|hour|hr|day|week|month|year|person|each|unit|kg|lb)s?\b)(?:[A-Za-z]+\d|[a-zA-Z](?![A-Za-z])|\s?[!^_{}'′″‰|√π½¼¾⅐-⅞]|[²³¹⁰⁴-⁹⁻]|:\d|\s?[*/+×÷·⋅]\s?[\d(A-Za-zα-ω]|\+(?!\w)|"
     r"(?:[\s~]|\\[,;:! ])*\\(?![)\],!;: %])|"
@@ -187,6 +187,11 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
     twice = _SAID_TWICE.fullmatch(rest) or _SAID_IN_DIGITS.fullmatch(rest)
     if twice and _same_value(twice["number"], twice["words"]):
         return start + twice.start("number"), start + twice.end("number")
+    calculated = _CALCULATION.fullmatch(rest)
+    for mark in ("**", "`"):
+        is_inside = rest.count(mark) % 2 and clause.startswith(mark, start + len(rest)) and not calculated
+        if is_inside and _parses(rest + mark):
+            return start, start + len(rest + mark)  # x = **5**
     if _parses(rest):
         return start, start + len(rest)
     if named := _NAMED.match(clause):
@@ -194,7 +199,7 @@ def _trim_math(clause: str) -> tuple[int, int] | None:
         return place and (named.end() + place[0], named.end() + place[1])
     if inline := _NEAR_INLINE.match(clause):
         return inline.start("formula"), inline.end() + unit_after(clause[inline.end() :])
-    if calculated := _CALCULATION.fullmatch(rest):
+    if calculated:
         return start + calculated.start("result"), start + calculated.end("result")
     if _MATHEMATICS.search(rest):
         return start, start + len(rest)  # a formula that is not understood, not the first number in it
@@ -222,7 +227,7 @@ def _part_of_more(text: str, number: re.Match[str]) -> bool:
         line, closing, rest = after.partition("\n")[0].partition(mark) if mark else (after, ">>", "")
         if closing:
             before, after = "", line + rest
-    return bool(before and before[-1] in _INSIDE) or bool(_GOES_ON.match(after))
+    return bool(_INSIDE.search(before) or _GOES_ON.match(after))
 
 
 def _ends_compound(before: str, after: str) -> bool:
@@ -305,6 +310,8 @@ def _last_number(text: str, start: int) -> Hit:
     begin = last.start()
     if text[begin] in "-+−" and begin > start and text[begin - 1].isalnum():
         begin += 1
+    if text[begin] == "$" == text[last.end() : last.end() + 1]:
+        begin += 1  # of a formula, which is no amount of money
     before = text[max(start, begin - 40) : begin]
     inner = _UNDER.search(before.removesuffix(">>")) or _INNER.search(before) or _OPERATION.search(before)
     inner = inner or _NUMBERED.search(before)
@@ -317,7 +324,7 @@ def _last_number(text: str, start: int) -> Hit:
         return None
     earlier = re.search(r"(\d[\d,.]*)\s+or\s+\$?$", text[max(start, begin - 40) : begin])
     unlike = earlier and math_key(earlier[1]) != math_key(text[begin : last.end()])
-    if unlike or denied(text, begin, last.end()):
+    if unlike or denied(text, begin, last.end()) or taken_back(text[last.end() :]):
         return Extraction(None, (begin, last.end()), "last_number", "hedge")
     percent = _PERCENT.match(text, last.end())
     return found(text, begin, percent.end() if percent else last.end(), "last_number")
@@ -361,19 +368,15 @@ def _same_number(left: str, right: str) -> bool:
     """Whether two boxes say one number; 50 % is 1/2, too, and `about 3.14` is 22/7."""
     if about := _ABOUT.fullmatch(left):
         return _same_rounded(about, right)
-    shares = [
-        rf"\frac{{{side.rstrip('%').rstrip(chr(92))}}}{{100}}" if side.endswith("%") else "" for side in (left, right)
-    ]
-    first, second = shares
-    return (
-        _same_value(left, right)
-        or bool(first and _same_value(first, right))
-        or bool(second and _same_value(left, second))
-    )
+    return _same_value(left, right) or _same_value(_share(left), right) or _same_value(left, _share(right))
 
 
-_usual_math = usual_rules(_same_number, math_hedge, _trim_math, _bare_math)
-_MATH_RULES = (*_usual_math[:-1], answer_behind, _usual_math[-1])
+def _share(value: str) -> str:
+    """A percentage as a fraction; all else as it is."""
+    return rf"\frac{{{value.removesuffix('%').removesuffix(chr(92))}}}{{100}}" if value.endswith("%") else value
+
+
+_box, _marks, _phrase = usual_rules(_same_number, math_hedge, _trim_math)
 
 
 def _with_digits(rule: Rule) -> Rule:
@@ -388,7 +391,8 @@ def _with_digits(rule: Rule) -> Rule:
     return strict
 
 
-_NUMBER_RULES = (*_MATH_RULES[:4], *map(_with_digits, (*_MATH_RULES[4:6], _bare_number)), _last_number)
+_MATH_RULES = (_box, *_marks, _phrase, answer_behind, _bare_math)
+_NUMBER_RULES = (_box, *_marks, *map(_with_digits, (_phrase, answer_behind, _bare_number)), _last_number)
 _EXPRESSION_RULES = (last_box(_same_by(expression_key), math_hedge), *_MATH_RULES[1:])
 
 
@@ -402,7 +406,9 @@ _LETTER = re.compile(
 r"""What may stand around a letter that is chosen, the letter, and the rest: `**(C)** 5`, `option C`, `\text{C}`."""
 _STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
 _SECOND = re.compile(
-    r"[\s})\]*$\"'.:(]*+(?:,|/|&|or\b|and\b|或|和|[—–;,.\s]*+\b(?:no|actually|rather|I mean|make that)\b,?)"
+    r"[\s})\]*$\"'.:(]*+(?:,(?!\s(?:al)?though\b)|/|&|or\b|and\b|as\swell\sas\b|或|和"
+    r"|,?\s*(?:or\s)?alternatively\b,?|,?\s*else\b|to\b|vs\b|versus\b|-(?=[A-Z]\b)|[;|](?=\W{0,4}[A-Z]\W*\Z)"
+    r"|[—–;,.\s]*+\b(?:no|actually|rather|I mean|make that)\b,?)"
     r"\s*[\s({\[*$\"'\\a-z]{0,12}?(?<![A-Za-z])(?P<letter>[A-Z])(?![A-Za-z'’])"
 )
 """A second letter that a comma, a slash, an `or`, an `and` or a correction joins to the first: `, B`, `, no, D`."""
@@ -412,6 +418,22 @@ _BESIDE = re.compile(
     r"|[^\S\n]*+\n[\s*(]*+(?P<below>[A-Z])[).*]*+[ \t]*+(?=\n|\Z)"
 )
 """A second letter without a word between: (B)(C), B C, A. B. C., or on a line below; behind C. it is the value of C."""
+_IF_OTHER = re.compile(
+    r"[\s)\]*}$]*,?\s(?:if|when|for)\b[^.\n]{0,80}?(?<![A-Za-z])(?P<letter>[A-Z])[)\]*}$]*\s(?:if|when|for|otherwise)\b"
+)
+"""A second letter for another case: B if n is even and C if n is odd."""
+_MAY_BE = re.compile(
+    r"[\s)\]*}$,(]*(?:(?:but|though|although)\s)?"
+    r"(?:(?:(?:it|this)\s)?(?:could|might|may)\s(?:also\s)?be\s[(*]*(?P<letter>[A-Z])\b"
+    r"|[(*]*(?P<other>[A-Z])[)*]*\s(?:is\salso|could|might|may)\b)"
+)
+"""A second letter that may be right, too: `B (C is also possible)`, `B, but it could be C`."""
+_SECONDS = (_SECOND, _BESIDE, _IF_OTHER, _MAY_BE)
+_BEHIND_A_BOX = re.compile(
+    r"[\s})\]*$,]*(?:(?:and/)?or|and|(?:or\s)?alternatively,?|vs\.?|versus|&|/)\s?"
+    r"(?:option\s|choice\s)?[({*$]{0,3}(?P<letter>[A-Z])(?!['’\w]|\s[a-z])"
+)
+"""A second letter behind the box of the first: `\\boxed{B} or C`."""
 _NONE = re.compile(r"[\s)\]*.,(]*\bor\s+none\b", re.IGNORECASE)
 """What is offered beside a letter: `C or none`."""
 _ALONE = re.compile(r"(?:[Oo]ption|[Cc]hoice|[Aa]nswer|[Ll]etter)?[\s*$(\[\\{`a-z]*[A-Za-z][\s)\].:}*$,`!]")
@@ -477,10 +499,10 @@ def _word_of_a_sentence(letter: str, before: str, rest: str) -> bool:
 
 def _second(rest: str) -> str:
     """A second letter that is offered, right beside the first, or with a value between them: "5 or (C) 6"."""
-    rest = _BECAUSE.split(rest, maxsplit=1)[0]
+    rest = _REASON.split(rest, maxsplit=1)[0]
     if _INSTEAD.match(rest):
         return ""
-    if beside := _SECOND.match(rest) or _BESIDE.match(rest):
+    if beside := next(filter(None, (pattern.match(rest) for pattern in _SECONDS)), None):
         return str(next(filter(None, beside.groups())))
     if _NONE.match(rest):
         return "none"
@@ -508,9 +530,8 @@ _DEFINED = re.compile(
     r"[A-Z]\s+is\s+(?:an?|the)\s+(?!(?:only |most |single )?(?:correct|right|best|answer|option|choice|one)\b)"
 )
 """A letter that stands for something: G is the constant of gravitation."""
-_REASON = re.compile(r",?\s+(?:because|since|as)\b", re.IGNORECASE)
+_REASON = re.compile(r",?(?<! well)\s+(?:because|since|as(?! well\b))\b", re.IGNORECASE)
 """What parts a choice from its reasons, which may say that others are wrong."""
-_BECAUSE = re.compile(r",?\s+(?:because|since)\b", re.IGNORECASE)
 _INSTEAD = re.compile(
     r"[\s)\]*.,}$]*(?:(?:and|but)\s+)?(?:not|rather than|instead of)\s+(?:(?:option|choice)\s+)?[(*]*[A-Z]\b"
 )
@@ -599,8 +620,20 @@ def _last_line(text: str, start: int) -> Hit:
     return found(text, *lines[-1].span("letter"), "bare")
 
 
-_usual = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice, _bare_choice)
-_CHOICE_RULES = (*_usual[:-1], _last_sentence, _explained, _last_line, _bare_choice)
+def _alone_in_box(box: Rule) -> Rule:
+    """The rule of a box, behind which a second letter is a hedge."""
+
+    def rule(text: str, start: int) -> Hit:
+        hit = box(text, start)
+        second = _BEHIND_A_BOX.match(text, hit.span[1]) if hit and hit.final and hit.span else None
+        is_other = second and hit and hit.final and second["letter"] != choice_letter(hit.final)[0]
+        return Extraction(None, hit.span, "box", "hedge") if hit and is_other else hit
+
+    return rule
+
+
+_box, _marks, _phrase = usual_rules(_same_by(choice_key), lambda final: choice_letter(final)[1], _trim_choice)
+_CHOICE_RULES = (_alone_in_box(_box), *_marks, _phrase, _last_sentence, _explained, _last_line, _bare_choice)
 
 
 # -- strings and forms -------------------------------------------------------------------------------------------------
@@ -716,8 +749,8 @@ def said_in(sentence: str) -> Iterator[str]:
             yield words[copula.end() :]
 
 
-_usual_exact = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, _only_line, tag_is_answer=True)
-_EXACT_RULES = (*_usual_exact[:-2], _verdict_first, *_usual_exact[-2:])
+_box, _marks, _phrase = usual_rules(_same_by(text_key), lambda _final: False, _trim_words, tag_is_answer=True)
+_EXACT_RULES = (_box, *_marks, _verdict_first, _phrase, _only_line)
 
 
 def _extract_all(text: str) -> Extraction:

@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -54,15 +54,27 @@ class Term:
             elif isinstance(arg, tuple):
                 yield from (item for item in arg if isinstance(item, Term))
 
+    def walk(self) -> Iterator[Term]:
+        """This node and all below it."""
+        yield self
+        for child in self.children():
+            yield from child.walk()
+
+    def with_parts(self, change: Callable[[Term], Term]) -> Term:
+        """The same operator over its arguments, of which `change` makes others where they are nodes."""
+        return Term(self.op, tuple(change(arg) if isinstance(arg, Term) else arg for arg in self.args))
+
     def symbols(self) -> frozenset[str]:
         """Names of the variables below this node (constants excluded)."""
-        if self.op == "sym":
-            return frozenset() if self.args[0] in CONSTANTS else frozenset(self.args)
-        return frozenset().union(*(child.symbols() for child in self.children()))
+        return frozenset(node.args[0] for node in self.walk() if node.op == "sym") - CONSTANTS
 
     def has(self, *ops: str) -> bool:
         """Whether one of the operators occurs at or below this node."""
-        return self.op in ops or any(child.has(*ops) for child in self.children())
+        return any(node.op in ops for node in self.walk())
+
+    def functions(self) -> frozenset[str]:
+        """Names of the functions at or below this node."""
+        return frozenset(node.args[0] for node in self.walk() if node.op == "fn")
 
 
 CONSTANTS = frozenset({"e", "i", "pi"})
@@ -78,16 +90,21 @@ def many(op: str, items: list[Term]) -> Term:
     return items[0] if len(items) == 1 else Term(op, tuple(items))
 
 
+def unnamed(node: Term) -> Term:
+    """What a name is given to, the 5 of x = 5; the node itself where it has no name."""
+    return node.args[1] if node.op == "named" else node
+
+
 def holds(node: Term, part: Term) -> bool:
     """Whether `part` stands at or below `node`."""
-    return node == part or any(holds(child, part) for child in node.children())
+    return part in node.walk()
 
 
 def renamed(node: Term, name: str, other: str) -> Term:
     """A tree with another name for one of its variables."""
     if node == Term("sym", (name,)):
         return Term("sym", (other,))
-    return Term(node.op, tuple(renamed(arg, name, other) if isinstance(arg, Term) else arg for arg in node.args))
+    return node.with_parts(lambda part: renamed(part, name, other))
 
 
 _CONSTANTS = re.compile(r"C(?:_[01])?|[cK](?:_1)?|k")
@@ -242,11 +259,7 @@ def approximate(node: Term, point: Mapping[str, Any], ctx: Any) -> Any:
 
     Raises Undefined or TooCostly; `ctx` may raise OverflowError, ValueError or ZeroDivisionError of its own.
     """
-    return _Evaluation(point, ctx, node.has("sym") and _imaginary(node)).value(node)
-
-
-def _imaginary(node: Term) -> bool:
-    return node == Term("sym", ("i",)) or any(_imaginary(child) for child in node.children())
+    return _Evaluation(point, ctx, complex_allowed=holds(node, Term("sym", ("i",)))).value(node)
 
 
 class _Evaluation:

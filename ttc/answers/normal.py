@@ -34,25 +34,25 @@ class TooLong(ArithmeticError):
     """The normal form would take more work than is allowed."""
 
 
+def _quotient(node: Term) -> Quotient | tuple[None, Polynomial]:
+    """A term as a fraction of two polynomials; without one above where it would take too much work."""
+    try:
+        return _Forms().quotient(node)
+    except TooLong:
+        return None, {}
+
+
 def identical(left: Term, right: Term) -> Ternary:
     """Whether two expressions are equal; None when neither equality nor difference is proved."""
-    try:
-        top, _ = _Forms().quotient(Term("add", (left, Term("neg", (right,)))))
-    except TooLong:
-        return None
-    if not top:
-        return True
-    return False if _independent(top) else None
+    top, _ = _quotient(Term("add", (left, Term("neg", (right,)))))
+    return True if top == {} else False if top and _independent(top) else None
 
 
 def constant_apart(left: Term, right: Term) -> Ternary:
     """Whether left = right + c for one number c; None when it is not decided."""
-    try:
-        top, bottom = _Forms().quotient(Term("add", (left, Term("neg", (right,)))))
-    except TooLong:
-        return None
-    if set(bottom) != {_ONE}:
-        return None if top else True
+    top, bottom = _quotient(Term("add", (left, Term("neg", (right,)))))
+    if top is None or set(bottom) != {_ONE}:
+        return True if top == {} else None
     if all(name[:2] in ("p:", "c:") for mono in top for name, _ in mono):
         return True
     return False if _independent(top) else None
@@ -60,13 +60,9 @@ def constant_apart(left: Term, right: Term) -> Ternary:
 
 def multiples(left: Term, right: Term, positive: bool) -> Ternary:
     """Whether left = c * right for one rational c (positive, where asked); None when it is not decided."""
-    try:
-        forms = _Forms()
-        (first, below), (second, under) = forms.quotient(left), forms.quotient(right)
-    except TooLong:
-        return None
+    (first, below), (second, under) = _quotient(left), _quotient(right)
     if not first or not second:
-        return None if first or second else True
+        return True if first == second == {} else None
     if set(below) != {_ONE} or set(under) != {_ONE}:
         return None
     if not (_independent(first) and _independent(second)):
@@ -82,12 +78,9 @@ def multiples(left: Term, right: Term, positive: bool) -> Ternary:
 
 def line(node: Term, name: str) -> tuple[Fraction, Fraction] | tuple[None, None]:
     """The a and b of a x + b, where an expression in one variable is that."""
-    try:
-        top, bottom = _Forms().quotient(node)
-    except TooLong:
-        return None, None
+    top, bottom = _quotient(node)
     slope = ((f"s:{name}", Fraction(1)),)
-    if set(bottom) != {_ONE} or not set(top) <= {slope, _ONE} or slope not in top:
+    if not top or set(bottom) != {_ONE} or not {slope} <= set(top) <= {slope, _ONE}:
         return None, None
     return top[slope] / bottom[_ONE], top.get(_ONE, Fraction(0)) / bottom[_ONE]
 
@@ -98,13 +91,8 @@ def has_like_terms(node: Term) -> bool:
         return has_like_terms(node.args[0])
     if node.op != "add":
         return False
-    try:
-        forms = _Forms()
-        num_terms = sum(max(1, len(forms.quotient(item)[0])) for item in node.args)
-        whole, _ = forms.quotient(node)
-    except TooLong:
-        return False
-    return len(whole) < num_terms
+    whole, *terms = (_quotient(item)[0] for item in (node, *node.args))
+    return whole is not None and len(whole) < sum(max(1, len(term or ())) for term in terms)
 
 
 def _independent(top: Polynomial) -> bool:

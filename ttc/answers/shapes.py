@@ -26,14 +26,13 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY, parse
-from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num
-from ttc.answers.tokens import TooLarge, Unparsed
+from ttc.answers.grammar import HALVES_AT_TWELVE, INFINITY, TooLarge, Unparsed, parse
+from ttc.answers.nodes import CONSTANTS, Term, approximate, exact, known_unit, many, num, unnamed
 from ttc.answers.words import text_key
 
 _NUMBERS = {
@@ -65,10 +64,10 @@ _NOTHING = re.compile(
 """Words for the empty set: none, the empty set, no solution, there are no real roots, the equation has no solutions."""
 _FUNCTIONS = frozenset("fghFGHP")
 """Letters before a number in brackets that are functions of it: f(3) = 5."""
-_FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
+FLIP = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "=": "=", "!=": "!="}
 """What a sign of order is from the other side."""
 _INFINITE = Term("inf")
-_ALL = Term("tuple", (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,))))
+ALL = Term("tuple", (Term("scalar", (Term("neg", (_INFINITE,)),)), Term("scalar", (_INFINITE,))))
 """The real numbers, as an interval."""
 TINY = 1e-12
 """Relative size of what is only a rounding error."""
@@ -114,7 +113,7 @@ def _scalar(node: Term) -> Term:
     if node.op == "mul" and len(node.args) == 2 and _is_point(*node.args):
         return Term("named", (node.args[0].args[0], shape(node.args[1])))
     if node == Term("sym", ("set:R",)):
-        return _ALL
+        return ALL
     if node.op == "add" and [arg.op for arg in node.args] == ["sym", "neg"] and node.args[0].args == ("set:R",):
         return _without(Term("without", (node.args[0], node.args[1].args[0])))
     node, unit = _lift_unit(node)
@@ -133,7 +132,7 @@ def _is_point(name: Term, place: Term) -> bool:
 
 
 def _num_signs(node: Term) -> int:
-    return (node.op == "pm") + sum(map(_num_signs, node.children()))
+    return sum(item.op == "pm" for item in node.walk())
 
 
 def _with_sign(node: Term, sign: str) -> Term:
@@ -142,7 +141,7 @@ def _with_sign(node: Term, sign: str) -> Term:
         first, second = node.args
         second = Term("neg", (second,)) if sign else second
         return second if exact(first) == 0 else Term("add", (first, second))
-    return Term(node.op, tuple(_with_sign(arg, sign) if isinstance(arg, Term) else arg for arg in node.args))
+    return node.with_parts(lambda part: _with_sign(part, sign))
 
 
 def _with_unit(node: Term, unit: str) -> Term:
@@ -171,20 +170,13 @@ _LETTER_UNIT = re.compile(r"(?:[A-Za-z]{1,3}(?:\^[23])?(?: (?!\Z)|\Z))+")
 
 def in_letters(node: Term) -> Term:
     """A term whose units are all of few letters, with these as variables: in (3 m)/2 - 1 the m is none of metres."""
-    units = list(_units_of(node))
+    units = [item.args[1] for item in node.walk() if item.op == "quantity"]
     return _with_letters(node) if units and all(map(_LETTER_UNIT.fullmatch, units)) else node
-
-
-def _units_of(node: Term) -> Iterator[str]:
-    if node.op == "quantity":
-        yield node.args[1]
-    for child in node.children():
-        yield from _units_of(child)
 
 
 def _with_letters(node: Term) -> Term:
     if node.op != "quantity":
-        return Term(node.op, tuple(_with_letters(arg) if isinstance(arg, Term) else arg for arg in node.args))
+        return node.with_parts(_with_letters)
     factors = [_with_letters(node.args[0])]
     for word in node.args[1].split():
         letters, _, power = word.partition("^")
@@ -292,7 +284,7 @@ def _list(node: Term) -> Term:
         return bounded
     names = {item.args[0] for item in shapes if item.op == "named"}
     if len(names) == 1:
-        bare = tuple(item.args[1] if item.op == "named" else item for item in shapes)
+        bare = tuple(map(unnamed, shapes))
         return Term("named", (names.pop(), Term("set", _flat(node.args, bare))))
     return Term("set", _flat(node.args, shapes))
 
@@ -305,8 +297,8 @@ def _conditions(shapes: tuple[Term, ...]) -> Term | None:
         return None
     if (all_points := _all_points_left_out(shapes)) is not None:
         return Term("named", (names.pop(), _reals_without(all_points)))
-    bodies = [item.args[1] if item.op == "named" else item for item in shapes]
-    bodies = [body for body in bodies if body != _ALL] or bodies[:1]
+    bodies = list(map(unnamed, shapes))
+    bodies = [body for body in bodies if body != ALL] or bodies[:1]
     points = [point for body in bodies for point in _points_left_out(body)]
     rest = [body for body in bodies if not _points_left_out(body)]
     if points and len(rest) == 1 and (interval := _without_points(rest[0], points)):
@@ -330,7 +322,7 @@ def _all_points_left_out(shapes: tuple[Term, ...]) -> list[Term] | None:
     all_points = list[Term]()
     for item in shapes:
         points = (item,) if item.op == "scalar" else _points_left_out(item.args[1]) if item.op == "named" else ()
-        if not points and item.args[-1] != _ALL:
+        if not points and item.args[-1] != ALL:
             return None
         all_points += points
     return all_points or None
@@ -355,8 +347,8 @@ def _reals_without(points: Sequence[Term]) -> Term:
     """The reals without some points, as intervals."""
     sizes = [(_size(point), point) for point in dict.fromkeys(points)]
     if any(size is None for size, _ in sizes):
-        return Term("without", (_ALL, Term("set", tuple(points))))
-    ends = [_ALL.args[0], *(point for _, point in sorted(sizes, key=lambda pair: pair[0] or 0.0)), _ALL.args[1]]
+        return Term("without", (ALL, Term("set", tuple(points))))
+    ends = [ALL.args[0], *(point for _, point in sorted(sizes, key=lambda pair: pair[0] or 0.0)), ALL.args[1]]
     return Term("union", tuple(Term("tuple", pair) for pair in pairwise(ends)))
 
 
@@ -374,13 +366,14 @@ def _without_points(body: Term, points: Sequence[Term]) -> Term | None:
         elif size == whole.high:
             right = False
         else:
-            pieces.append(_between_ends(low, point, left, False))
+            pieces.append(span(low, point, left, False))
             low, left = point, False
-    pieces.append(_between_ends(low, high, left, right))
+    pieces.append(span(low, high, left, right))
     return pieces[0] if len(pieces) == 1 else Term("union", tuple(pieces))
 
 
-def _between_ends(low: Term, high: Term, left: bool, right: bool) -> Term:
+def span(low: Term, high: Term, left: bool = False, right: bool = False) -> Term:
+    """The interval with these ends, of which `left` and `right` say whether they belong to it."""
     return Term("interval", (low, high, left, right)) if left or right else Term("tuple", (low, high))
 
 
@@ -388,7 +381,7 @@ def _points_left_out(union: Term) -> tuple[Term, ...]:
     """The points that open intervals leave out of the reals; nothing for any other shape."""
     parts = union.args if union.op == "union" else ()
     whole = parts and all(part.op == "tuple" and len(part.args) == 2 for part in parts)
-    if not whole or (parts[0].args[0], parts[-1].args[1]) != _ALL.args:
+    if not whole or (parts[0].args[0], parts[-1].args[1]) != ALL.args:
         return ()
     linked = all(left.args[1] == right.args[0] for left, right in pairwise(parts))
     return tuple(part.args[1] for part in parts[:-1]) if linked else ()
@@ -397,22 +390,16 @@ def _points_left_out(union: Term) -> tuple[Term, ...]:
 def _without(node: Term) -> Term:
     """The reals without points or without an interval as a union; any other difference of sets as it is."""
     whole, rest = map(shape, node.args)
-    if whole != _ALL:
-        interval = (
-            _without_points(whole, rest.args)
-            if rest.op == "set" and all(item.op == "scalar" for item in rest.args)
-            else None
-        )
-        return interval or Term("without", (whole, rest))
-    if rest.op == "set" and all(item.op == "scalar" for item in rest.args):
+    are_points = rest.op == "set" and all(item.op == "scalar" for item in rest.args)
+    if whole != ALL:
+        return (_without_points(whole, rest.args) if are_points else None) or Term("without", (whole, rest))
+    if are_points:
         return _reals_without(rest.args)
     if rest.op not in ("tuple", "interval") or (rest.op == "tuple" and len(rest.args) != 2):
         return Term("without", (whole, rest))
     low, high = rest.args[:2]
     left, right = rest.args[2:] or (False, False)
-    below = Term("tuple", (_ALL.args[0], low)) if left else Term("interval", (_ALL.args[0], low, False, True))
-    above = Term("tuple", (high, _ALL.args[1])) if right else Term("interval", (high, _ALL.args[1], True, False))
-    return Term("union", (below, above))
+    return Term("union", (span(ALL.args[0], low, False, not left), span(high, ALL.args[1], not right)))
 
 
 def _modular(node: Term) -> Term:
@@ -466,7 +453,7 @@ def _extent(end: Term) -> float | None:
     """The value of an end, which may be infinite."""
     if not _is_infinite(end):
         return _size(end)
-    return {_ALL.args[0]: -math.inf, _ALL.args[1]: math.inf}.get(end)
+    return {ALL.args[0]: -math.inf, ALL.args[1]: math.inf}.get(end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -497,7 +484,7 @@ class _Ends:
         low, high = self.node.args[:2]
         if low == high:
             return Term("set", (low,))
-        return _between_ends(low, high, self.left, self.right)
+        return span(low, high, self.left, self.right)
 
 
 def _ends(part: Term) -> _Ends | None:
@@ -523,7 +510,7 @@ def _relation(node: Term) -> Term:
     if set(operators) == {"="}:
         return _equation(operands, node)
     if len(operators) > 1 and set(operators) <= {">", ">="}:
-        operators, operands = tuple(_FLIP[operator] for operator in reversed(operators)), operands[::-1]
+        operators, operands = tuple(FLIP[operator] for operator in reversed(operators)), operands[::-1]
     return _interval(operators, operands) or Term("rel", (operators, *operands))
 
 
@@ -703,13 +690,13 @@ def _intersection(below: Term, above: Term) -> Term | None:
     left = above.op == "interval" and above.args[2]
     right = below.op == "interval" and below.args[3]
     start, end = above.args[0], below.args[1]
-    return Term("interval", (start, end, left, right)) if left or right else Term("tuple", (start, end))
+    return span(start, end, left, right)
 
 
 def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
     """A chain of inequalities around one variable as an interval; None when it is not such a chain."""
     if len(operands) == 2 and any(operand.op == "neg" and _name(operand.args[0]) for operand in operands):
-        operators = (_FLIP.get(operators[0], ""),)
+        operators = (FLIP.get(operators[0], ""),)
         operands = [operand.args[0] if operand.op == "neg" else Term("neg", (operand,)) for operand in operands]
     where = [i for i, operand in enumerate(operands) if operand.op in ("sym", "mul") and _name(operand)]
     if len(where) != 1 or any(operand.symbols() for i, operand in enumerate(operands) if i != where[0]):
@@ -718,9 +705,9 @@ def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
     if operators == ("!=",):
         return Term("named", (name, _reals_without([shape(operands[1 - at])])))
     if len(operands) == 2:
-        operator = operators[0] if at == 0 else _FLIP.get(operators[0], "")
+        operator = operators[0] if at == 0 else FLIP.get(operators[0], "")
         limit = shape(operands[1 - at])
-        low, high = _ALL.args
+        low, high = ALL.args
         interval = {
             "<": (low, limit, False, False), "<=": (low, limit, False, True),
             ">": (limit, high, False, False), ">=": (limit, high, True, False),
@@ -729,11 +716,7 @@ def _interval(operators: tuple[str, ...], operands: list[Term]) -> Term | None:
         interval = _between(operators, shape(operands[0]), shape(operands[2]))
     else:
         return None
-    if interval is None:
-        return None
-    low, high, left, right = interval
-    body = Term("interval", interval) if left or right else Term("tuple", (low, high))
-    return Term("named", (name, body))
+    return None if interval is None else Term("named", (name, span(*interval)))
 
 
 def _between(operators: tuple[str, ...], first: Term, last: Term) -> tuple[Term, Term, bool, bool] | None:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from itertools import takewhile
 
 from ttc.answers.nodes import Term, is_unit, num
-from ttc.answers.tokens import MAX_CHARS
+from ttc.answers.plain import MAX_CHARS
 
 # -- dates, telephone numbers, codes, chemistry, directions, permutations ----------------------------------------------
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")

@@ -11,8 +11,8 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 
 from ttc.agents.tool import ToolFailure, Use
+from ttc.answers.grammar import Unparsed
 from ttc.answers.keys import ZeroDivision, read_expression
-from ttc.answers.tokens import Unparsed
 from ttc.core import Problem
 
 _DECIMAL = re.compile(r"(?<![\w.])(\d[\d,]*)?\.(\d+)(?![\w.])")

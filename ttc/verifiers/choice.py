@@ -29,7 +29,7 @@ from ttc.verifiers.shared.contract import (
     read_answer,
 )
 
-VERSION = "16"
+VERSION = "17"
 
 
 def choice(*, allow_truncated: bool = False) -> ChoiceVerifier:

@@ -27,7 +27,7 @@ from ttc.core import Target
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import ALL_OR_NOTHING, MAX_S, PLAIN_LIMITS, AnswerVerifier, Canary, Card
 
-VERSION = "11"
+VERSION = "12"
 _ARTICLE = re.compile(r"\Athe\s+", re.IGNORECASE)
 _BEFORE = re.compile(r"\A(?:(?:the|an?(?=\s\w{3}))\s+|(?:in|on|at)\s+(?=\d|(?-i:[A-Z])))", re.IGNORECASE)
 """An article, or a preposition before a date or a name, which are no part of an answer."""

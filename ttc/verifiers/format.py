@@ -19,7 +19,6 @@ Args:
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -34,15 +33,15 @@ from ttc.verifiers.shared.contract import (
     Canary,
     Card,
     Clock,
+    TargetVerifier,
     by_parts,
     jsonable,
     library,
-    naming,
     unfinished,
 )
 from ttc.verifiers.workers.pool import Pool, text_pool, without_reply
 
-VERSION = "3"
+VERSION = "4"
 WORKERS = 8
 """Schemas that are checked at once, so that a few slow ones delay nobody; a worker starts when it is needed."""
 Thinking: TypeAlias = Literal["required", "forbidden", "either"]
@@ -76,10 +75,18 @@ def format(
     )
 
 
-class FormatVerifier:
+class FormatVerifier(TargetVerifier[Any]):
     """Judges the form; see the module."""
 
     name = "format"
+
+    def read(self, target: TargetLike) -> Any:
+        """The schema of a target that has one, else None."""
+        schema = target.get("schema") if isinstance(target, Mapping) else None
+        if schema is not None and not isinstance(schema, (dict, bool)):
+            raise ConfigError(f"target.schema must be a JSON schema, got {schema!r}"[:300])
+        jsonable("schema", schema)
+        return schema
 
     def __init__(
         self,
@@ -92,41 +99,32 @@ class FormatVerifier:
         allow_truncated: bool,
     ) -> None:
         self._thinking, self._answer, self._min, self._max = thinking, answer, min_chars, max_chars
+        self._workers = pool
         self._repeats, self._pool, self._allow_truncated = repeats, pool, allow_truncated
         settings = [thinking, answer, min_chars, max_chars, *(repeats or ()), "ny"[allow_truncated]]
         self.version = f"format-{VERSION}-{'-'.join(map(str, settings))} {library('jsonschema')}"
         self.card = self._card()
 
-    async def verify(self, target: TargetLike, submission: Submission) -> Verdict:
-        """Judge the form of `submission`; `parts` tells which requirement holds."""
-        clock = Clock()
+    async def judge(self, goal: Any, submission: Submission, clock: Clock) -> Verdict:
+        """Judge the form of `submission`, `goal` being a schema or None; `parts` tells which requirement holds."""
         if reason := unfinished(submission, self._allow_truncated):
-            return clock.stamp(Verdict("no_answer", reason=reason), self.version)
-        try:
-            schema = schema_of(target)
-        except ConfigError as exc:
-            return clock.stamp(Verdict("error", reason=str(exc)), self.version)
+            return Verdict("no_answer", reason=reason)
         parts = {name: float(holds) for name, holds in self._parts(submission).items()}
-        if schema is not None:
+        if goal is not None:
             if self._answer != "tag":
                 del parts["answer"]  # JSON stands in no box
             content = json_part(submission.text, tagged=self._answer == "tag")
-            reply = await self._pool.run({"call": "validate", "schema": schema, "text": content})
+            reply = await self._pool.run({"call": "validate", "schema": goal, "text": content})
             clock.waited = reply.waited
             if reply.status != "ok":
-                return clock.stamp(without_reply(reply), self.version)
+                return without_reply(reply)
             parts["schema"] = float(reply.data["valid"])
-        return clock.stamp(by_parts(parts, "all parts hold"), self.version)
+        return by_parts(parts, "all parts hold")
 
-    def check_gold(self, target: TargetLike, item: str = "") -> None:
-        """Accept any target but one whose schema is not a JSON schema; raises ConfigError naming `item`."""
-        with naming(item):
-            if (schema := schema_of(target)) is not None:
-                check_schema(schema)
-
-    async def close(self) -> None:
-        """End the worker, if there is one."""
-        await asyncio.to_thread(self._pool.close)
+    def check(self, goal: Any) -> None:
+        """Raise ConfigError for what is not a JSON schema, MissingExtra without the package that knows."""
+        if goal is not None:
+            _check_schema(goal)
 
     def _card(self) -> Card:
         good = _sample(self._answer, self._min)
@@ -206,17 +204,7 @@ def repetition(text: str, size: int) -> float:
     return 1 - len(set(grams)) / len(grams) if grams else 0.0
 
 
-def schema_of(target: TargetLike) -> Any:
-    """The schema of a target that has one, else None. Raises ConfigError when it is no JSON object."""
-    schema = target.get("schema") if isinstance(target, Mapping) else None
-    if schema is not None and not isinstance(schema, (dict, bool)):
-        raise ConfigError(f"target.schema must be a JSON schema, got {schema!r}"[:300])
-    jsonable("schema", schema)
-    return schema
-
-
-def check_schema(schema: Any) -> None:
-    """Raise ConfigError when `schema` is not a JSON schema, MissingExtra when the package that knows is absent."""
+def _check_schema(schema: Any) -> None:
     try:
         import jsonschema
     except ImportError as exc:

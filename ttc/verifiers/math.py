@@ -38,27 +38,18 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from ttc.answers import Extraction, extract
-from ttc.answers.extract import MAX_BOXES, OR_WORD
+from ttc.answers.extract import MAX_BOXES, OR_WORD, unit_behind
+from ttc.answers.grammar import SIZES, TooLarge
 from ttc.answers.keys import spelling_key
-from ttc.answers.kinds import OPPOSITES, unit_after, verdict_of
-from ttc.answers.nodes import Term, exact, unit
+from ttc.answers.kinds import OPPOSITES, verdict_of
+from ttc.answers.nodes import PERCENTS, Term, exact, unit
+from ttc.answers.plain import plain
 from ttc.answers.shapes import shape_of
-from ttc.answers.tokens import TooLarge, plain
 from ttc.answers.words import text_key
 from ttc.config.values import at_least
 from ttc.core import Form, Status, Submission, Target, Verdict
 from ttc.errors import ConfigError
-from ttc.verifiers.maths.asked import (
-    asks_base,
-    asks_chance,
-    asks_order,
-    asks_percent,
-    asks_ratio,
-    domains,
-    fault,
-    other_way,
-    scalars,
-)
+from ttc.verifiers.maths.asked import asks, asks_base, asks_percent, domains, fault, other_way, scalars
 from ttc.verifiers.maths.beside import read_beside, without_domain
 from ttc.verifiers.maths.comparing import (
     Comparison,
@@ -85,7 +76,7 @@ from ttc.verifiers.shared.contract import (
 )
 from ttc.verifiers.workers.pool import Pool, WorkerReply
 
-VERSION = "17"
+VERSION = "18"
 _STATUSES: Mapping[str, Status] = {"timeout": "timeout", "error": "error"}
 LONG_TEXT = 50_000
 """Characters beyond which a text is searched in a thread, so that an event loop is not held up."""
@@ -149,7 +140,7 @@ class MathVerifier(TargetVerifier[Target]):
             return await self._by_parts(goal, golds, submission, extraction, clock)
         if isinstance(extraction, Verdict) and extraction.reason == "hedge":
             extraction = self._parts(goal, submission.text) or extraction
-        if isinstance(extraction, Extraction) and extraction.method in ("last_number", "box"):
+        if isinstance(extraction, Extraction) and extraction.method in ("last_number", "box", "phrase"):
             extraction = _with_unit(extraction, submission.text)
         return extraction if isinstance(extraction, Verdict) else await self._compare(goal, extraction, clock)
 
@@ -198,7 +189,7 @@ class MathVerifier(TargetVerifier[Target]):
                 raise ConfigError(f"the gold {text[:80]!r} {defect}")
 
     def _policy_for(self, gold: Target) -> EqualityPolicy:
-        order: Reading = "tuple" if not gold.order and asks_order(gold.question) else gold.order
+        order: Reading = "tuple" if not gold.order and asks("order", gold.question) else gold.order
         policy = dataclasses.replace(
             self._policy, absolute=gold.tolerance, reading=order, domain=gold.domain or domains(gold.question)
         )
@@ -306,10 +297,10 @@ def weigh(
         return False, UNPARSED
     if not are_integers:
         first, second = read_beside(first, left, second, right, letter, question)
-    if asks_chance(question) and {first.op, second.op} == {"ratio", "scalar"}:
+    if asks("chance", question) and {first.op, second.op} == {"ratio", "scalar"}:
         return False, "different"  # odds of 2:3 are no probability of 2/3
     first, second = read_alike(first, second)
-    if asks_ratio(question):
+    if asks("ratio", question):
         first, second = as_ratio(first), as_ratio(second)
     equal = Comparison(policy, Decide()).same(first, second)
     if equal is False:
@@ -385,24 +376,10 @@ def quick(gold: str, answer: str, policy: EqualityPolicy) -> Ternary:
 
 def _with_unit(extraction: Extraction, text: str) -> Extraction:
     r"""An answer with the unit behind it: of "It takes 2 hours." or `\boxed{2}$ hours` the answer in minutes is 120."""
-    end = extraction.span[1] if extraction.span else len(text)
-    if extraction.method == "last_number":
-        unit_behind = text[end : end + unit_after(text[end : end + 20])]
-        return dataclasses.replace(extraction, final=f"{extraction.final}{unit_behind}")
-    behind = _BEHIND_BOX.match(text, end)
-    measure = unit(behind["unit"]) if behind and _AMOUNT.fullmatch(extraction.final or "") else None
-    if behind is None or measure is None or not measure.dimension:
+    name = unit_behind(text, *extraction.span) if extraction.span else ""
+    if not name or not (unit(name).dimension or name in PERCENTS or name in SIZES):
         return extraction
-    return dataclasses.replace(extraction, final=rf"{extraction.final} \text{{{behind['unit']}}}")
-
-
-_BEHIND_BOX = re.compile(
-    r"\}\s?(?:\$\$?|\\\)|\\\])\s(?!in\s)"
-    r"(?P<unit>[A-Za-z]{1,14}/[A-Za-z]{1,10}(?:\^?[23])?|[A-Za-z]{2,14})(?![A-Za-z/^])(?! (?:per|squared|cubed)\b)"
-)
-r"""A word behind a formula that ends with a box: `$\boxed{5}$ miles`."""
-_AMOUNT = re.compile(r"[-\d.,{}\s]+|\d*\s*\\[dt]?frac\s?\{\d+\}\s?\{\d+\}")
-"""A number without anything else."""
+    return dataclasses.replace(extraction, final=rf"{extraction.final} \text{{{name}}}")
 
 
 def _bare(gold: str) -> str:

@@ -18,11 +18,12 @@ import functools
 import math
 import re
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
-from ttc.answers.grammar import parse
-from ttc.answers.nodes import UNITS, Term, exact, holds, num
+from ttc.answers.grammar import Unparsed, parse
+from ttc.answers.nodes import UNITS, Term, exact, holds, num, unnamed
+from ttc.answers.plain import CHANGE, plain
 from ttc.answers.shapes import shape
-from ttc.answers.tokens import CHANGE, Unparsed, plain
 from ttc.answers.words import ONES
 from ttc.core import Form, Target
 
@@ -54,14 +55,18 @@ _FACTOR = re.compile(r"(?:^|[.:;]\s+|\b(?:please|completely|fully)\s+)\s*factor(
 _EXPAND = re.compile(r"(?:^|[.:;]\s+)\s*expand\b", re.IGNORECASE)
 _SIMPLIFY = re.compile(r"\bsimplif|simplest (?:radical )?form", re.IGNORECASE)
 _PRIMES = re.compile(r"\bprime factor|\bproduct of (?:its )?prime", re.IGNORECASE)
-_RATIO = re.compile(r"\bratio\b|\bproportion", re.IGNORECASE)
-_CHANCE = re.compile(r"\bprobabilit|\bodds\b|\bchances?\b|\blikel", re.IGNORECASE)
-_ORDER = re.compile(
-    r"(?:^|[.?!:;,]\s+|\bplease\s)\s*(?:order|arrange|rank|sort|put)\b[^.?!]{0,120}"
+_TOPICS = {
+    # 10:20 is no time then.
+    "ratio": r"\bratio\b|\bproportion",
+    # A ratio may be odds then.
+    "chance": r"\bprobabilit|\bodds\b|\bchances?\b|\blikel",
+    # 3 mod 7 answers it as 3 does.
+    "residue": r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue",
+    # Things are wanted in an order: "Order them from least to greatest".
+    "order": r"(?:^|[.?!:;,]\s+|\bplease\s)\s*(?:order|arrange|rank|sort|put)\b[^.?!]{0,120}"
     r"\b(?:least|greatest|smallest|largest|lowest|highest|shortest|longest|(?:a|de)scending|(?:in|de)creasing)\b",
-    re.IGNORECASE,
-)
-_RESIDUE = re.compile(r"\bremainder|\bmodulo|\\?[bp]?mod\b|\bcongruen|\bresidue", re.IGNORECASE)
+}
+"""What a question may speak of, and the words that show it."""
 _TENS = re.compile(r"\b10\s*(?:\^|\*\*)")
 """A power of ten in a question, which its answer must not repeat."""
 _POWERS = re.compile(
@@ -117,24 +122,9 @@ def asks_unit(question: str) -> str:
     return units.pop() if len(units) == 1 else ""
 
 
-def asks_ratio(question: str) -> bool:
-    """Whether a question speaks of a ratio, so that 10:20 is no time."""
-    return bool(_RATIO.search(question))
-
-
-def asks_chance(question: str) -> bool:
-    """Whether a question speaks of chances, where a ratio may be odds."""
-    return bool(question) and bool(_CHANCE.search(question))
-
-
-def asks_order(question: str) -> bool:
-    """Whether a question wants things put in order: "Order them from least to greatest"."""
-    return bool(question) and bool(_ORDER.search(question))
-
-
-def asks_residue(question: str) -> bool:
-    """Whether a question speaks of remainders, so that 3 mod 7 answers it as 3 does."""
-    return bool(question) and bool(_RESIDUE.search(question))
+def asks(topic: Literal["ratio", "chance", "residue", "order"], question: str) -> bool:
+    """Whether a question speaks of that."""
+    return bool(question) and re.search(_TOPICS[topic], question, re.IGNORECASE) is not None
 
 
 def asks_base(question: str, base: int) -> bool:
@@ -161,10 +151,10 @@ def with_question(answer: str, question: str) -> Target:
     except (Unparsed, RecursionError):
         return Target(answer)
     settled = bool(golds) and all(map(numeral, golds)) and "%" not in answer
-    by_question = asks_percent(question) or (asks_ratio(question) and ":" in answer) or bool(asks_unit(question))
-    odds = asks_chance(question) and any(node.op == "div" for node in golds)
-    by_question |= odds or asks_residue(question)
-    by_question |= bool(_POWERS.search(question)) or (asks_order(question) and "," in answer)
+    by_question = asks_percent(question) or (asks("ratio", question) and ":" in answer) or bool(asks_unit(question))
+    odds = asks("chance", question) and any(node.op == "div" for node in golds)
+    by_question |= odds or asks("residue", question)
+    by_question |= bool(_POWERS.search(question)) or (asks("order", question) and "," in answer)
     by_question |= bool(_REDUCE.search(question)) and any(node.op == "div" for node in golds)
     needed = not settled or by_question
     return Target(answer, question[-MAX_QUESTION:]) if needed else Target(answer)
@@ -174,10 +164,8 @@ def fault(gold: Term, answer: Term, form: Form, question: str) -> str:
     """Why an answer of the right value is not what was asked: unevaluated, restated, form; empty when it is."""
     if form == "any" or gold == answer:
         return ""
-    if allowed := FORMS[form]:
-        body = answer.args[1] if answer.op == "named" and form != "equation" else answer
-        if body.op not in allowed:
-            return "form"
+    if (allowed := FORMS[form]) and (answer if form == "equation" else unnamed(answer)).op not in allowed:
+        return "form"
     golds, answers = list(scalars(gold)), list(scalars(answer))
     amounts = gold.args if gold.op in ("set", "tuple") else (gold,)
     if all(item.op == "quantity" and item.args[1].startswith("degree") for item in amounts) and all(
@@ -222,16 +210,15 @@ def _unevaluated(golds: list[Term], answers: list[Term]) -> bool:
         return not all(numeral(node) or node.has("inf") for node in answers)
     if any(exact(node) is not None and not numeral(node) for node in values):
         return False  # the gold is left as an expression too
-    allowed = _SURDS | _related(frozenset().union(*map(_functions, values)))
+    allowed = _SURDS | _related(frozenset().union(*map(Term.functions, values)))
     allowed |= {"sin", "cos"} if any(map(_in_polar_form, values)) else set()
-    return any(not (_functions(node) <= allowed) or _plain_sum(node) for node in answers)
+    return any(not (node.functions() <= allowed) or _plain_sum(node) for node in answers)
 
 
 def _in_polar_form(node: Term) -> bool:
     """Whether a number is written as r e^{i t}, for which r cis t may stand."""
-    imaginary = Term("sym", ("i",))
-    here = node.op == "pow" and node.args[0] == Term("sym", ("e",)) and holds(node.args[1], imaginary)
-    return here or any(map(_in_polar_form, node.children()))
+    base, imaginary = Term("sym", ("e",)), Term("sym", ("i",))
+    return any(part.op == "pow" and part.args[0] == base and holds(part.args[1], imaginary) for part in node.walk())
 
 
 def numeral(node: Term) -> bool:
@@ -295,11 +282,6 @@ def _plain_sum(node: Term) -> bool:
     return not node.has("inf") and exact(node) is not None and not numeral(node)
 
 
-def _functions(node: Term) -> frozenset[str]:
-    own = frozenset({node.args[0]}) if node.op == "fn" else frozenset()
-    return own.union(*(_functions(child) for child in node.children()))
-
-
 def _related(names: frozenset[str]) -> frozenset[str]:
     return names.union(*(family for family in _FAMILIES if family & names))
 
@@ -344,8 +326,8 @@ def _is_prime(number: int) -> bool:
 
 def _has_bracket(node: Term) -> bool:
     """A product or a power of a sum with variables."""
-    here = node.op in ("mul", "pow") and any(child.op == "add" and child.symbols() for child in node.children())
-    return here or any(map(_has_bracket, node.children()))
+    products = (part for part in node.walk() if part.op in ("mul", "pow"))
+    return any(child.op == "add" and child.symbols() for product in products for child in product.children())
 
 
 def _reducible(node: Term) -> bool:
@@ -364,11 +346,9 @@ def _is_whole(node: Term) -> bool:
 
 def _square_inside(node: Term) -> bool:
     """A root of a whole number that a square divides."""
-    if node.op == "fn" and node.args[0] == "sqrt":
-        value = exact(node.args[1])
-        if value is not None and value.denominator == 1 and 0 < value < 10**8:
-            return any(value % (root * root) == 0 for root in range(2, min(int(value**0.5) + 1, 1000) + 1))
-    return any(map(_square_inside, node.children()))
+    values = [exact(part.args[1]) for part in node.walk() if part.op == "fn" and part.args[0] == "sqrt"]
+    sizes = [int(value) for value in values if value is not None and value.denominator == 1 and 0 < value < 10**8]
+    return any(size % root**2 == 0 for size in sizes for root in range(2, min(math.isqrt(size), 1000) + 1))
 
 
 @functools.lru_cache(maxsize=512)

@@ -13,9 +13,9 @@ import re
 from fractions import Fraction
 
 from ttc.answers.grammar import MAX_PRODUCT_WORD
-from ttc.answers.nodes import CONSTANTS, Term, exact, holds, num, renamed, unit
-from ttc.answers.shapes import AXES, components, least_residue, shape, shape_of
-from ttc.verifiers.maths.asked import asks_residue, asks_unit
+from ttc.answers.nodes import CONSTANTS, Term, exact, holds, num, renamed, unit, unnamed
+from ttc.answers.shapes import ALL, AXES, FLIP, components, least_residue, shape, shape_of, span
+from ttc.verifiers.maths.asked import asks, asks_unit
 from ttc.verifiers.maths.comparing import has_pi
 
 
@@ -36,7 +36,7 @@ def _read_together(gold: Term, answer: Term, question: str) -> tuple[Term, Term]
     gold = _read_bounds(gold, answer)
     answer = _read_constants(gold, _read_turns(gold, answer, question), question)
     gold = _in_unit(gold, answer, asks_unit(question))
-    gold, answer = _read_residues(gold, answer, question if asks_residue(question) else "")
+    gold, answer = _read_residues(gold, answer, question if asks("residue", question) else "")
     return _read_axes(gold, answer)
 
 
@@ -142,7 +142,7 @@ def _decimal(gold: Term, text: str, answer: Term) -> Term:
 
 def _in_unit(gold: Term, answer: Term, asked: str) -> Term:
     """A bare gold in the unit that is `asked`, beside an answer in one of its kind: 75 cents are 0.75 dollars."""
-    amount = answer.args[1] if answer.op == "named" else answer
+    amount = unnamed(answer)
     if not asked or gold.op != "scalar" or amount.op not in ("quantity", "duration"):
         return gold
     is_alike = unit(amount.args[1]).dimension == unit(asked).dimension
@@ -199,7 +199,7 @@ def _read_bounds(gold: Term, answer: Term) -> Term:
         return gold
     (operator,), left, right = gold.args
     if right.op == "fn":
-        operator, left, right = _FLIP.get(operator, ""), right, left
+        operator, left, right = FLIP.get(operator, ""), right, left
     bound = exact(right)
     if left.op != "fn" or left.args[0] != "abs" or bound is None or bound <= 0:
         return gold
@@ -208,17 +208,14 @@ def _read_bounds(gold: Term, answer: Term) -> Term:
     if centre is None or name in _COMPLEX:
         return gold
     low, high = (Term("scalar", (num(end),)) for end in (centre - bound, centre + bound))
-    below, above = Term("scalar", (Term("neg", (Term("inf"),)),)), Term("scalar", (Term("inf"),))
-    open_ends = Term("union", (Term("tuple", (below, low)), Term("tuple", (high, above))))
-    closed = Term("union", (Term("interval", (below, low, False, True)), Term("interval", (high, above, True, False))))
-    body = {
-        "<": Term("tuple", (low, high)), "<=": Term("interval", (low, high, True, True)),
-        ">": open_ends, ">=": closed,
-    }.get(operator)  # fmt: skip
-    return gold if body is None else Term("named", (name, body))
+    is_closed = operator.endswith("=")
+    if operator in ("<", "<="):
+        return Term("named", (name, span(low, high, is_closed, is_closed)))
+    below, above = ALL.args
+    both = Term("union", (span(below, low, False, is_closed), span(high, above, is_closed)))
+    return Term("named", (name, both)) if operator in (">", ">=") else gold
 
 
-_FLIP = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _COMPLEX = frozenset("zw")
 """Letters of complex numbers, of which |z| < 1 is a disc."""
 
@@ -280,16 +277,15 @@ def _in_order(gold: Term, answer: Term) -> Term:
 
 def _terms(node: Term) -> tuple[Term, ...]:
     """The terms of the sum that a name or a scalar is."""
-    body = node.args[1] if node.op == "named" else node
+    body = unnamed(node)
     return body.args[0].args if body.op == "scalar" and body.args[0].op == "add" else ()
 
 
 def _read_residues(gold: Term, answer: Term, question: str) -> tuple[Term, Term]:
     """A residue beside a number: 3 answers 3 mod 7, and 3 mod 7 answers 3 in a `question` on a remainder by 7."""
-    body = answer.args[1] if answer.op == "named" else answer
     if any(map(_has_residue, (gold, answer))):
         gold, answer = _progression(gold), _progression(answer)
-        body = answer.args[1] if answer.op == "named" else answer
+    body = unnamed(answer)
     if gold.op == "residue" and body.op == "scalar":
         return gold.args[0], answer
     if question and gold.op == "scalar" and body.op == "residue" and body.args[0].op == "scalar":
@@ -310,7 +306,7 @@ def _progression(node: Term) -> Term:
 
 def _has_residue(node: Term) -> bool:
     """Whether a shape is a residue class, or several, perhaps under a name."""
-    body = node.args[1] if node.op == "named" else node
+    body = unnamed(node)
     return body.op == "residue" or (body.op == "set" and any(item.op == "residue" for item in body.args))
 
 

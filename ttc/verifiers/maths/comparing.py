@@ -46,6 +46,7 @@ from ttc.answers.nodes import (
     unit,
     unit_and_way,
     unit_words,
+    unnamed,
 )
 from ttc.answers.shapes import by_clock, components, entries, in_letters, least_residue, matrix_rows
 from ttc.answers.words import word_key
@@ -112,23 +113,11 @@ class Comparison:
         left, right = self._read(left), self._read(right)
         if left.op != right.op:
             return False
-        rules: dict[str, Callable[[Term, Term], Ternary]] = {
-            "scalar": lambda a, b: self.scalars(a.args[0], b.args[0]),
-            "set": lambda a, b: self._unordered(a.args, b.args),
-            "union": lambda a, b: self._unordered(a.args, b.args),
-            "tuple": lambda a, b: self._ordered(a.args, b.args),
-            "without": lambda a, b: self._ordered(a.args, b.args),
-            "cases": lambda a, b: self._unordered(a.args, b.args),
-            "case": lambda a, b: self._ordered(a.args, b.args),
-            "brackets": lambda a, b: self._ordered(a.args, b.args),
-            "interval": lambda a, b: a.args[2:] == b.args[2:] and self._ordered(a.args[:2], b.args[:2]),
-            "matrix": self._matrices,
-            "ratio": self._ratios,
-            "rel": self._relations,
-            "residue": self._residues,
-            "text": lambda a, b: word_key(a) in (word_key(b), _unlabelled(word_key(b))),
-        }
-        rule = rules.get(left.op)
+        if left.op in _IN_ANY_ORDER:
+            return self._unordered(left.args, right.args)
+        if left.op in _IN_ORDER:
+            return self._ordered(left.args, right.args)
+        rule = getattr(self, f"_{left.op}", None)
         return rule(left, right) if rule else False
 
     def _read(self, node: Term) -> Term:
@@ -136,6 +125,9 @@ class Comparison:
         return Term(self.policy.reading, node.args) if listing else node
 
     # -- numbers ---------------------------------------------------------------------------------------------------
+    def _scalar(self, left: Term, right: Term) -> Ternary:
+        return self.scalars(left.args[0], right.args[0])
+
     def scalars(self, left: Term, right: Term) -> Ternary:
         """Compare two expressions."""
         if left == right:
@@ -210,12 +202,12 @@ class Comparison:
         if "rel" in (left.op, right.op):
             equations = [_equation(node) for node in (left, right)]
             both = equations[0] is not None and equations[1] is not None
-            return self._relations(equations[0], equations[1]) if both else False  # type: ignore[arg-type]
+            return self._rel(equations[0], equations[1]) if both else False  # type: ignore[arg-type]
         if all(names) and not _same_name(*names):
             return False
         if not all(names) and _in_another_order("".join(names)):
             return False
-        bodies = [node.args[1] if node.op == "named" else node for node in (left, right)]
+        bodies = [unnamed(left), unnamed(right)]
         arguments = [name.partition("(")[2].removesuffix(")") for name in names]
         if all(argument.isalpha() for argument in arguments) and arguments[0] != arguments[1]:
             if arguments[0] in bodies[1].symbols() or arguments[1] in bodies[0].symbols():
@@ -246,8 +238,7 @@ class Comparison:
         items = (*left.args, *right.args) if left.op == right.op == "set" else ()
         roots = [_ROOTS.fullmatch(str(item.args[0])) for item in items if item.op == "named"]
         if roots and all(roots) and len({root[1] for root in roots if root}) == 1:
-            bare = [[item.args[1] if item.op == "named" else item for item in side.args] for side in (left, right)]
-            return self._unordered(*bare)
+            return self._unordered(list(map(unnamed, left.args)), list(map(unnamed, right.args)))
         if _assignments(left) and _assignments(right):
             first, second = (sorted(side.args, key=lambda item: str(item.args[0])) for side in (left, right))
             names = [[item.args[0] for item in side] for side in (first, second)]
@@ -296,12 +287,18 @@ class Comparison:
         ]
         return sums[0] == sums[1] > 0
 
-    def _matrices(self, left: Term, right: Term) -> Ternary:
+    def _interval(self, left: Term, right: Term) -> Ternary:
+        return left.args[2:] == right.args[2:] and self._ordered(left.args[:2], right.args[:2])
+
+    def _text(self, left: Term, right: Term) -> Ternary:
+        return word_key(left) in (word_key(right), _unlabelled(word_key(right)))
+
+    def _matrix(self, left: Term, right: Term) -> Ternary:
         if [len(row) for row in left.args] != [len(row) for row in right.args]:
             return False
         return all_of([self._ordered(a, b) for a, b in zip(left.args, right.args, strict=True)])
 
-    def _ratios(self, left: Term, right: Term) -> Ternary:
+    def _ratio(self, left: Term, right: Term) -> Ternary:
         if len(left.args) != len(right.args):
             return False
         sides = [[_with_unit(item)[0] for item in node.args] for node in (left, right)]
@@ -315,14 +312,14 @@ class Comparison:
             ]
         )
 
-    def _residues(self, left: Term, right: Term) -> Ternary:
+    def _residue(self, left: Term, right: Term) -> Ternary:
         """Classes of whole numbers, by their least members."""
         least = least_residue(left), least_residue(right)
         same_modulus = self.same(left.args[1], right.args[1])
         same_residue = least[0] == least[1] if None not in least else self.same(left.args[0], right.args[0])
         return all_of([same_modulus, same_residue, len(left.args) == len(right.args)])
 
-    def _relations(self, left: Term, right: Term) -> Ternary:
+    def _rel(self, left: Term, right: Term) -> Ternary:
         first, second = _difference(left), _difference(right)
         if left.args[0] == right.args[0]:
             sides = all_of([self.scalars(a, b) for a, b in zip(left.args[1:], right.args[1:], strict=True)])
@@ -335,6 +332,10 @@ class Comparison:
 
         equal = multiples(first[1], second[1], positive)
         return equal if equal is not None else self.decide.proportional(first[1], second[1], positive)
+
+
+_IN_ANY_ORDER, _IN_ORDER = frozenset({"set", "union", "cases"}), frozenset({"tuple", "without", "case", "brackets"})
+"""Shapes that are equal by their members: these in any order, those in the same one."""
 
 
 # -- shapes that are read as the kind of the other side ----------------------------------------------------------------

@@ -26,10 +26,10 @@ from typing import Any
 
 from mpmath import mp  # type: ignore[import-untyped]
 
-from ttc.answers.grammar import parse
+from ttc.answers.grammar import Unparsed, parse
 from ttc.answers.nodes import Term, TooCostly, Undefined, approximate, exact
+from ttc.answers.plain import plain
 from ttc.answers.shapes import shape
-from ttc.answers.tokens import Unparsed, plain
 from ttc.verifiers.maths.comparing import Comparison, Decide, EqualityPolicy, Ternary
 
 
@@ -139,7 +139,7 @@ class Digits(Decide):
 
     def _points(self, left: Term, right: Term) -> list[dict[str, Any]]:
         names = sorted(left.symbols() | right.symbols())
-        if _nodes(left) + _nodes(right) > MAX_NODES:
+        if sum(1 for side in (left, right) for _ in side.walk()) > MAX_NODES:
             raise TooCostly(f"more than {MAX_NODES} nodes")
         if _unequal_sizes(left) or _unequal_sizes(right):
             raise TooCostly("a sum with a term too small or too large")
@@ -200,7 +200,7 @@ def _far_points(names: list[str], left: Term, right: Term) -> Iterator[dict[str,
     if not names:
         return
     rng = random.Random(zlib.crc32(",".join(names).encode()))
-    breaks = _functions(left) | _functions(right)
+    breaks = left.functions() | right.functions()
     values = [
         sign * size * Fraction(rng.randrange(1_000_003, 9_000_001), 1_000_003)
         for size in _WIDE[1:4]
@@ -229,25 +229,14 @@ def _within(point: dict[str, Any], domain: Mapping[str, str]) -> dict[str, Any] 
     return moved
 
 
-def _nodes(node: Term) -> int:
-    return 1 + sum(map(_nodes, node.children()))
-
-
-def _functions(node: Term) -> frozenset[str]:
-    own = frozenset({node.args[0]}) if node.op == "fn" else frozenset()
-    return own.union(*(_functions(child) for child in node.children()))
-
-
-def _literals(node: Term) -> frozenset[Fraction]:
-    own = frozenset({abs(node.args[0])}) if node.op == "num" and node.args[0] else frozenset()
-    return own.union(*(_literals(child) for child in node.children()))
+def _literals(node: Term) -> set[Fraction]:
+    return {abs(part.args[0]) for part in node.walk() if part.op == "num" and part.args[0]}
 
 
 def _unequal_sizes(node: Term) -> bool:
     """Whether a sum has a constant term of a size at which the digits of another are lost."""
-    if node.op == "add" and len(node.args) > 1 and any(_extreme(child) for child in node.args if not child.symbols()):
-        return True
-    return any(map(_unequal_sizes, node.children()))
+    terms = (term for part in node.walk() if part.op == "add" for term in part.args)
+    return any(_extreme(term) for term in terms if not term.symbols())
 
 
 def _extreme(node: Term) -> bool:

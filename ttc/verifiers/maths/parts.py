@@ -11,9 +11,9 @@ from collections.abc import Callable
 from itertools import zip_longest
 
 from ttc.answers.extract import LISTED, Extraction, answer_start, boxes
-from ttc.answers.nodes import duration
+from ttc.answers.nodes import duration, unnamed
+from ttc.answers.plain import plain
 from ttc.answers.shapes import shape_of
-from ttc.answers.tokens import plain
 
 _PART = re.compile(
     r"(?<![\w)}])(?:\\(?:text|textbf|mathrm|mathbf)\s?\{(?:\s*and\b)?)?[ *]*"
@@ -88,9 +88,9 @@ def whole_of(gold: str, parts: tuple[str, ...], in_order: bool) -> str | None:
     """
     contents = ", ".join(parts)
     node, is_time = shape_of(plain(gold)), _is_time(contents)
-    node = node.args[1] if node is not None and node.op == "named" else node
     if node is None:
         return None
+    node = unnamed(node)
     if node.op in ("quantity", "duration"):
         return contents if is_time else None
     if len(node.args) != len(parts):

@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from ttc.answers.grammar import Unparsed
 from ttc.answers.keys import ZeroDivision, read_expression
-from ttc.answers.tokens import Unparsed
 
 _EXECUTES = "its scorer runs the answer as Python code"
 _NO_ANSWER = "it stores no answer, so its scorer cannot be checked against one"

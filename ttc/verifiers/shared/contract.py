@@ -36,13 +36,11 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from ttc.answers.extract import MAX_FINAL, Extraction, answer_start
 from ttc.answers.kinds import extract
-from ttc.config.values import nearest
+from ttc.config.values import nearest, parse
 from ttc.core import FinishReason, Form, Status, Submission, Target, TargetLike, Verdict, Verifier, written
 from ttc.errors import ConfigError, MissingExtra
-from ttc.verifiers.maths.asked import FORMS
 
 Goal = TypeVar("Goal")
-T = TypeVar("T")
 ALL_OR_NOTHING = "none: the score is 1 when correct, 0 when incorrect, absent without a verdict"
 """The partial-credit rule of a verifier that gives none."""
 
@@ -135,10 +133,6 @@ PLAIN_LIMITS = (
 """What those verifiers say of their limits."""
 
 _CUT = {"length": "truncated", "abort": "aborted"}
-_ORDERS: Mapping[str, Literal["", "set", "tuple"]] = {"": "", "set": "set", "tuple": "tuple"}
-_PERCENTS: Mapping[str, Literal["", "unit", "value", "either"]] = {
-    "": "", "unit": "unit", "value": "value", "either": "either",
-}  # fmt: skip
 _FIELDS = ("answer", "alternatives", "tolerance", "unit", "percent", "type", "question", "form", "domain")
 _DOMAINS = ("real", "positive", "integer", "positive integer")
 
@@ -166,33 +160,20 @@ def read_gold(target: TargetLike) -> Target:
     return Target(
         gold,
         _words_of("question", fields.get("question")),
-        _form(fields.get("form")),
+        parse("target.form", fields.get("form") or "", Form),
         _domain(fields.get("domain")),
         float(tolerance),
         _unit(fields.get("unit")),
-        _one_of("percent", fields.get("percent"), _PERCENTS),
-        _one_of("type", fields.get("type"), _ORDERS),
+        parse("target.percent", fields.get("percent") or "", Literal["", "unit", "value", "either"]),
+        parse("target.type", fields.get("type") or "", Literal["", "set", "tuple"]),
         tuple(others),
     )
-
-
-def _one_of(name: str, value: object, choices: Mapping[str, T]) -> T:
-    if (value or "") not in choices:
-        raise ConfigError(f"target.{name} must be {', '.join(filter(None, choices))} or absent, got {value!r}"[:300])
-    return choices[str(value or "")]
 
 
 def _words_of(name: str, value: object) -> str:
     if value is not None and not isinstance(value, str):
         raise ConfigError(f"target.{name} must be a string, got {value!r}"[:300])
     return value or ""
-
-
-def _form(value: object) -> Form:
-    for form in FORMS:
-        if form == (value or ""):
-            return form
-    raise ConfigError(f"target.form must be one of {', '.join(filter(None, FORMS))}, got {value!r}"[:300])
 
 
 def _domain(value: object) -> tuple[tuple[str, str], ...]:
@@ -203,9 +184,7 @@ def _domain(value: object) -> tuple[tuple[str, str], ...]:
 
 
 def _unit(value: object) -> str:
-    if value is not None and not isinstance(value, str):
-        raise ConfigError(f"target.unit must be a string, got {value!r}")
-    bare = re.sub(r"\\(?:mathrm|text)\s*\{([^{}]*)\}", r"\1", value or "").strip("$ ")
+    bare = re.sub(r"\\(?:mathrm|text)\s*\{([^{}]*)\}", r"\1", _words_of("unit", value)).strip("$ ")
     return "degrees" if "circ" in bare else bare
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ttc.answers import Extraction
+from ttc.answers.grammar import TooLarge, Unparsed
 from ttc.answers.keys import MAX_INTEGER, MAX_NUMBERS, Expression, ZeroDivision, read_expression
-from ttc.answers.tokens import TooLarge, Unparsed
 from ttc.core import Submission, TargetLike, Verdict
 from ttc.errors import ConfigError
 from ttc.verifiers.shared.contract import (
@@ -30,7 +30,7 @@ from ttc.verifiers.shared.contract import (
     read_answer,
 )
 
-VERSION = "3"
+VERSION = "4"
 MAX_TEXT = MAX_NUMBERS * (MAX_INTEGER + 2)
 """Characters of numbers written as one string."""
 _FIELDS = ("numbers", "target", "solution")

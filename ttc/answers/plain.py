@@ -1,9 +1,7 @@
-r"""Bring the many spellings of a short answer to one plain LaTeX-like ASCII form, and cut that into tokens.
+r"""Bring the many spellings of a short answer to one plain LaTeX-like ASCII form.
 
 Full-width and other Unicode digits, vulgar fractions, superscripts, minus signs, root and relation signs become LaTeX;
-wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spaces) are dropped. Tokens are numbers,
-letters, words, commands and marks. A comma between groups of three digits is a thousands separator outside brackets and
-a separator of items inside them. Both are linear in the text; tokens are capped.
+wrappers that carry no meaning (`$..$`, `\left`, `\displaystyle`, bold, thin spaces) are dropped. Linear in the text.
 
 Left out: what is read as a whole, which is in `words`; any judgement about what the text means, which is `grammar`'s;
 comments, macros, verbatim.
@@ -15,7 +13,6 @@ import functools
 import re
 import unicodedata
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 
 from ttc.answers.nodes import UNITS, is_unit, unit
@@ -280,11 +277,11 @@ def _in_base(match: re.Match[str]) -> str:
 
 _WAY = r"(?:increase|decrease|gain|loss|profit|discount|reduction|rise|raise|drop|decline|growth|markup|markdown)"
 _SHARE = r"-?\d[\d.,/]*\s?\\?%"
-CHANGE = re.compile(
-    rf"\A(?:an? )?(?:\\text\s?\{{\s*)?(?:(?P<before>{_SHARE})\s*(?:\\text\s?\{{\s*)?(?P<to>{_WAY})\s*\}}?"
-    rf"|(?P<from>{_WAY}) of\s*\}}?\s*(?P<behind>{_SHARE}))\Z",
-    re.IGNORECASE,
+_CHANGE = (
+    rf"(?i)\A(?:an? )?(?:\\text\s?\{{\s*)?(?:(?P<before>{_SHARE})\s*(?:\\text\s?\{{\s*)?(?P<to>{_WAY})\s*\}}?"
+    rf"|(?P<from>{_WAY}) of\s*\}}?\s*(?P<behind>{_SHARE}))\Z"
 )
+CHANGE = re.compile(_CHANGE)
 """A change by so many per cent: a 20% increase, `\\text{a loss of } 20\\%`."""
 _ONE_OF = r"\A(\d{{1,9}})\s*(?:\\text\s?\{{\s*)?\s?{}\s*\}}?\s*(\d{{1,9}})\Z"
 
@@ -316,197 +313,172 @@ def _oxidation(match: re.Match[str]) -> str:
     return match["number"] if _ROMAN[int(match["digit"]) - 1] == match["roman"] else match[0]
 
 
-class _Seldom:
-    """A pattern that is compiled when it is first needed."""
-
-    def __init__(self, pattern: str, flags: int = 0) -> None:
-        self._source = pattern, flags
-
-    @functools.cached_property
-    def compiled(self) -> re.Pattern[str]:
-        """The pattern."""
-        return re.compile(*self._source)
+_compiled = functools.lru_cache(maxsize=None)(re.compile)
+"""Patterns are compiled when they are first needed."""
 
 
-_ALIASES: tuple[tuple[str, _Seldom, str | Callable[[re.Match[str]], str]], ...] = (
+_ALIASES: tuple[tuple[str, str, str | Callable[[re.Match[str]], str]], ...] = (
     # Layout and marks that say nothing.
-    (r"\\[", _Seldom(r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]"), r"\\\\"),
-    (r"\math", _Seldom(r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}"), r"\1"),
+    (r"\\[", r"\\\\\[\s?-?[\d.]{1,9}\s?(?:pt|em|ex|mm|cm|in)\s?\]", r"\\\\"),
+    (r"\math", r"\\math(?:bin|rel|ord|punct|op)\s?\{([^{}]*)\}", r"\1"),
     (
         r"\math",
-        _Seldom(r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())"),
+        r"\\math(?:cal|scr|frak)\s?\{?\s?(?:(O)\s?\}?(?=\s*\()|([A-Z])(?![A-Za-z])\s?\}?(?!\s*\())",
         r"\1\2",
     ),
-    ("{", _Seldom(r"\{\s?([-+:])\s?\}"), r"\1"),
-    (".", _Seldom(r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)"), r"\1{\2}"),
-    ("check", _Seldom(r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z"), ""),
+    ("{", r"\{\s?([-+:])\s?\}", r"\1"),
+    (".", r"(\.\d{0,12}\\(?:overline|bar))\s?(\d)", r"\1{\2}"),
+    ("check", r"\\check(?:mark)?(?![A-Za-z])(?!\s*\{)\s*\Z", ""),
     # Relations and operations.
-    (r"\not", _Seldom(r"\\not\s*="), r"\\ne "),
-    (r"\mid", _Seldom(r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])"), "|"),
-    ("...", _Seldom(r"(?<!\d)\.\.\."), r"\\dots "),
-    ("<=", _Seldom(r"<="), r"\\le "),
-    (">=", _Seldom(r">="), r"\\ge "),
-    ("!=", _Seldom(r"(?<!\d)!=|!=(?!\s*\d)"), r"\\ne "),
-    ("**", _Seldom(r"\*\*(?=[\w({\\-])"), "^"),
-    ("x", _Seldom(r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))"), r" \\times "),
-    (r"\times", _Seldom(r"(?<=\d)\s*\\times\s*\Z"), ""),
-    (r"\equiv", _Seldom(r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)"), r"\1="),
-    (r"\equiv", _Seldom(r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)"), r"\1(x)="),
+    (r"\not", r"\\not\s*=", r"\\ne "),
+    (r"\mid", r"(?<=[\d}])\s?\\mid(?=\s?-?[\d\\])", "|"),
+    ("...", r"(?<!\d)\.\.\.", r"\\dots "),
+    ("<=", r"<=", r"\\le "),
+    (">=", r">=", r"\\ge "),
+    ("!=", r"(?<!\d)!=|!=(?!\s*\d)", r"\\ne "),
+    ("**", r"\*\*(?=[\w({\\-])", "^"),
+    ("x", r"(?<=\d) x (?=[\d$])|(?<=\d)x(?=10(?:\^|\*\*))", r" \\times "),
+    (r"\times", r"(?<=\d)\s*\\times\s*\Z", ""),
+    (r"\equiv", r"([A-Za-z]\s?\([a-z]\)\s*)\\equiv(?![A-Za-z])(?!.*mod)", r"\1="),
+    (r"\equiv", r"(?<![A-Za-z\\])([fgh])\s*\\equiv(?![A-Za-z])(?!.*mod)", r"\1(x)="),
     (
         "=",
-        _Seldom(
-            r"(?<=[\w})])(?:[\s,]|\\[ ,;:])*\(?(?:\\text\s?\{)?\s*\(?"
-            r"(?:attained |achieved |reached )?(?:at|when|for)\s*\}?\s*[a-z]"
-            r"(?:\s?=(?:\\[a-z]+|(?![A-Za-z]{2})[^(),;=]){1,30}){1,3}\)?\}?\s*\Z"
-        ),
+        r"(?<=[\w})])(?:[\s,]|\\[ ,;:])*\(?(?:\\text\s?\{)?\s*\(?"
+        r"(?:attained |achieved |reached )?(?:at|when|for)\s*\}?\s*[a-z]"
+        r"(?:\s?=(?:\\[a-z]+|(?![A-Za-z]{2})[^(),;=]){1,30}){1,3}\)?\}?\s*\Z",
         "",
     ),
-    ("O", _Seldom(r"\AO\s*\(.*\)\Z", re.DOTALL), lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
-    ("^", _Seldom(r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?"), "^T"),
-    ("d", _Seldom(_LEIBNIZ), _primed),
-    (r"\partial", _Seldom(_PARTIAL), _subscripted),
-    ("mapsto", _Seldom(r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])"), "y="),
-    ("const", _Seldom(r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}"), " C"),
+    ("O", r"(?s)\AO\s*\(.*\)\Z", lambda match: _LOGARITHM.sub(r"\\log ", match[0])),
+    ("^", r"\^\{?\s*(?:\\top|\\intercal|\\(?:text|mathrm|mathsf)\{T\})(?![A-Za-z])\s*\}?", "^T"),
+    ("d", _LEIBNIZ, _primed),
+    (r"\partial", _PARTIAL, _subscripted),
+    ("mapsto", r"\A(?:[fgh](?:\^\{?-1\}?)?\s*:\s*)?[a-z]\s*\\mapsto(?![A-Za-z])", "y="),
+    ("const", r"(?<=[+-])\s?\\(?:text|mathrm)\s?\{\s?const(?:ant|\.)?\s?\}", " C"),
     # Brackets and sets.
-    ("left<", _Seldom(r"\\left\s?<"), r"\\langle "),
-    ("right>", _Seldom(r"\\right\s?>"), r"\\rangle "),
-    ("<", _Seldom(r"\A<([^<>]*,[^<>]*)>\Z"), r"\\langle \1\\rangle "),
-    ("{", _Seldom(r"\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", re.DOTALL), r"\\{\1\2\\}"),
-    (r"\mathbb", _Seldom(r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?"), r"\\mathbb{Z}_{\1}"),
-    (r"\mathbb", _Seldom(r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?"), r"\\mathbb{R}\\setminus\\{0\\}"),
+    ("left<", r"\\left\s?<", r"\\langle "),
+    ("right>", r"\\right\s?>", r"\\rangle "),
+    ("<", r"\A<([^<>]*,[^<>]*)>\Z", r"\\langle \1\\rangle "),
+    ("{", r"(?s)\A\{\s*([A-Za-z])(\s*(?:\||:|\\mid|\\in)(?![A-Za-z]).*)\}\Z", r"\\{\1\2\\}"),
+    (r"\mathbb", r"\\mathbb\s?\{?Z\}?\s?/\s?(\w{1,9})\s?\\mathbb\s?\{?Z\}?", r"\\mathbb{Z}_{\1}"),
+    (r"\mathbb", r"\\mathbb\s?\{?R\}?\s?\^\s?\{?\*\}?", r"\\mathbb{R}\\setminus\\{0\\}"),
     (
         "except",
-        _Seldom(
-            r"\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
-            r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
-            re.IGNORECASE,
-        ),
+        r"(?i)\A(?P<text>\\text\{)?(?:x is )?all real numbers,? except (?:for )?(?:x\s*=)?"
+        r"(?P<closed>\})?(?:\s*x\s*=)?(?P<points>.*?)(?(text)(?(closed)|\}))\Z",
         lambda match: rf"\mathbb{{R}}\setminus\{{{match['points'].replace(' and ', ', ')}\}}",
     ),
     (
         "all",
-        _Seldom(
-            r"\A\\text\s?\{\s*(?:for )?(?:all|any|every)"
-            r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
-            r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))"
-        ),
+        r"\A\\text\s?\{\s*(?:for )?(?:all|any|every)"
+        r"(?: (?:positive |real |natural )?(?:integers?|numbers?))?\s*\}\s*"
+        r"(?=[a-z]\s*(?:[<>]|\\(?:le|ge|ne|in)(?![A-Za-z])))",
         "",
     ),
-    (r"\text", _Seldom(r"\\text\s?\{\s*([,.:])\s*\}"), r"\1"),
-    ("%", _Seldom(r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])"), r"\\% \1"),
+    (r"\text", r"\\text\s?\{\s*([,.:])\s*\}", r"\1"),
+    ("%", r"(\\text\s?\{)\s*\\?%(?=\s?[a-z])", r"\\% \1"),
     (
         " is the ",
-        _Seldom(
-            r"\\text\s?\{\s*is the (?:only |unique |final )?(?:answer|solution|value|integer|number|root)\s*\}\s*\Z"
-        ),
+        r"\\text\s?\{\s*is the (?:only |unique |final )?(?:answer|solution|value|integer|number|root)\s*\}\s*\Z",
         "",
     ),
-    ("only", _Seldom(r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)"), ""),
-    (r"\begin", _Seldom(r"\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", re.DOTALL), _cases),
+    ("only", r"(?:\A\\text\s?\{\s*only\s*\}|\\text\s?\{\s*only\s*\}\s*\Z)", ""),
+    (r"\begin", r"(?s)\\\{\s*\\begin\{array\}\s?\{[lcr| ]*\}(.*)\\end\{array\}(?!.*\})", _cases),
     (
         "|",
-        _Seldom(r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z"),
+        r"\A([A-Z]\s?)?\(\s?([-\d\\][^|(),=]{0,30}?)\s?\|\s?([-\d\\][^|(),=]{0,30}?)\s?\)\Z",
         r"\1(\2, \3)",
     ),
     (
         "multiplicity",
-        _Seldom(
-            r"(?<![\\A-Za-z])(?P<root>(?:(?!\\text|\band\b)[^,;{}]|\{[^{}]*\}){1,80}?)(?:\s|\\[ ,;])*\(?"
-            r"\\text\s?\{[\s,(]*(?:with |of )?multiplicity\s*(?P<times>[1-9])?\)?\s*\}"
-            r"(?(times)|\s*(?P<number>[1-9]))\s*\)?(?=\s*(?:[,;]|\\text\s?\{\s*(?:,|and)|and\b|\Z))"
-        ),
+        r"(?<![\\A-Za-z])(?P<root>(?:(?!\\text|\band\b)[^,;{}]|\{[^{}]*\}){1,80}?)(?:\s|\\[ ,;])*\(?"
+        r"\\text\s?\{[\s,(]*(?:with |of )?multiplicity\s*(?P<times>[1-9])?\)?\s*\}"
+        r"(?(times)|\s*(?P<number>[1-9]))\s*\)?(?=\s*(?:[,;]|\\text\s?\{\s*(?:,|and)|and\b|\Z))",
         _repeated,
     ),
-    (",", _Seldom(r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}"), r", \\text{\1}"),
-    ("\\", _Seldom(r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}"), r"\\text{\1}\2 \\text{\3}"),
+    (",", r"\\(?:text|mbox)\s?\{\s*,\s*(and|or)\s*\}", r", \\text{\1}"),
+    ("\\", r"\\(?:text|mbox)\s?\{([A-Za-z ]{2,40}?)(,?) (and|or)\s*\}", r"\\text{\1}\2 \\text{\3}"),
     # Numerals, and words before or behind them.
-    ("0", _Seldom(r"\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", re.I), _in_base),
+    ("0", r"(?i)\A(?:\\(?:text|mathrm|mathtt)\s?\{)?0(?P<base>[box])(?P<digits>[\dA-F]+)\}?\Z", _in_base),
     (
         "base",
-        _Seldom(
-            r"(?<=\d)(?:\s|\\[ ,;:])*\(?\\?(?:text\s?\{|mathrm\s?\{)?\s*\(?(?:in )?base\s*\}?"
-            r"\s*(\d{1,2})\s*\)?\s*\}?\s*\Z"
-        ),
+        r"(?<=\d)(?:\s|\\[ ,;:])*\(?\\?(?:text\s?\{|mathrm\s?\{)?\s*\(?(?:in )?base\s*\}?"
+        r"\s*(\d{1,2})\s*\)?\s*\}?\s*\Z",
         r"_{\1}",
     ),
     (
         "base",
-        _Seldom(r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}"),
+        r"_\s*\{\s*\\(?:text|mathrm)\s?\{\s*base\s*(?:\}\s*(\d{1,2})|(\d{1,2})\s*\})\s*\}",
         r"_{\1\2}",
     ),
-    ("E", _Seldom(r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)"), r"e\1"),
-    ('"', _Seldom(r'\A"([A-Za-z][A-Za-z -]*)"\Z'), r"\1"),
-    ("from", _Seldom(r"\A(\\text\s?\{\s*)?from (?=\d)"), r"\1"),
-    ("", _Seldom(r"\A(?:minus|negative)\s+(?=[\d$\\])", re.IGNORECASE), "-"),
-    ("%", _Seldom(CHANGE.pattern, CHANGE.flags), lambda match: match["before"] or match["behind"]),
-    (" o", _Seldom(_ONE_OF.format("out of")), _share),
-    (" in ", _Seldom(_ONE_OF.format("in")), _share),
-    ("a factor of", _Seldom(r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}"), ""),
+    ("E", r"(?<=\d)\s*\\(?:text|mathrm)\s?\{\s*E\s*\}\s*([-+]?\d{1,4})(?!\d)", r"e\1"),
+    ('"', r'\A"([A-Za-z][A-Za-z -]*)"\Z', r"\1"),
+    ("from", r"\A(\\text\s?\{\s*)?from (?=\d)", r"\1"),
+    ("", r"(?i)\A(?:minus|negative)\s+(?=[\d$\\])", "-"),
+    ("%", _CHANGE, lambda match: match["before"] or match["behind"]),
+    (" o", _ONE_OF.format("out of"), _share),
+    (" in ", _ONE_OF.format("in"), _share),
+    ("a factor of", r"\A\\(?:text|mathrm)\s?\{\s*(?:by )?a factor of\s*\}", ""),
     (
         "(",
-        _Seldom(
-            r"(?<=[\w})])(?:\s|\\[ ,;:])*"
-            r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
-            r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z"
-        ),
+        r"(?<=[\w})])(?:\s|\\[ ,;:])*"
+        r"(?:\\(?:text|mathrm)\s*\{\s*\(\s*(?:approximately|approx\.?|about|roughly)\s*\}?"
+        r"|\(\s*(?:\\approx|approximately|approx\.?|about|roughly))\s*(-?\d[\d,.]*)\s*(?:\}\s*)?\)\s*\}?\s*\Z",
         r" \\approx \1",
     ),
     (
         "(",
-        _Seldom(r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z"),
+        r"(?<=[\d}])(?:\s|\\[ ,;:])+\(\s*(\d*\.\d+\s?(?:\\?%)?|\d+\s?\\?%)\s*\)\s*\Z",
         r" \\approx \1",
     ),
-    ("(", _Seldom(r"\A(?P<number>[-+]?(?P<digit>[1-7]))\s*\((?P<roman>[IV]{1,3})\)\Z"), _oxidation),
-    ("", _Seldom(r"\A([1-9])([-+])\Z"), r"\2\1"),
+    ("(", r"\A(?P<number>[-+]?(?P<digit>[1-7]))\s*\((?P<roman>[IV]{1,3})\)\Z", _oxidation),
+    ("", r"\A([1-9])([-+])\Z", r"\2\1"),
     # Units.
-    ("'", _Seldom(r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z"), r"\1 ft \2 in"),
+    ("'", r"\A(\d{1,2})\s*'\s*(\d{1,2})\s*(?:''|\")\Z", r"\1 ft \2 in"),
     (
         " in the ",
-        _Seldom(r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)"),
+        r"(?<=\d)\s?(?:\\text\s?\{)?\s?in the (?:(morning)|afternoon|evening)\}?(?=[\s$.]*\Z)",
         lambda match: " AM" if match[1] else " PM",
     ),
     (
         "(",
-        _Seldom(
-            r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z][A-Za-z ]{0,25})\)\s?(?(1)\})[\s.]*"
-            r"(?:\\[;,]|\s)*\Z"
-        ),
+        r"(?<=[\d}])\s*(\\(?:text|mathrm)\s?\{\s?)?\(\s?(?:in )?([A-Za-z][A-Za-z ]{0,25})\)\s?(?(1)\})[\s.]*"
+        r"(?:\\[;,]|\s)*\Z",
         _in_unit,
     ),
     (
         "(",
-        _Seldom(
-            r"(?:(?<=[\d})°])|(?<=circ))\s*(?:\\[,;: ]\s*)?\\(?:text|mathrm)\s?\{\s?"
-            r"\((?:(?:option|choice) [A-E]|(?:counter)?clockwise|approximately|exactly|exact)\)\s?\}\s*\Z"
-        ),
+        r"(?:(?<=[\d})°])|(?<=circ))\s*(?:\\[,;: ]\s*)?\\(?:text|mathrm)\s?\{\s?"
+        r"\((?:(?:option|choice) [A-E]|(?:counter)?clockwise|approximately|exactly|exact)\)\s?\}\s*\Z",
         "",
     ),
-    (r"\circ", _Seldom(r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}"), r"^\\circ \1"),
-    ("o", _Seldom(r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)"), r"^\\circ "),
+    (r"\circ", r"\\text\s*\{\s*\^\\circ\s*([CF]?)\s*\}", r"^\\circ \1"),
+    ("o", r"(?<=\d)\^(?:o|\{\s?(?:o|\\(?:text|mathrm)\s?\{\s?o\s?\})\s?\})(?!\w)", r"^\\circ "),
     (
         "s",
-        _Seldom(
-            r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)"
-        ),
+        r"(?<=\d)(?:\s|\\[ ,;:])*\\(?:text|mathrm)\s?\{\s*s\s*(?:\^\s?\{?\s?-1\s?\}?\s*\}|\}\s*\^\s?\{?\s?-1\s?\}?)",
         r" \\text{Hz}",
     ),
     (
         "Rs",
-        _Seldom(r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)"),
+        r"(?:\\(?:text|mathrm)\s?\{\s*Rs\.?\s*\}|(?<![A-Za-z\\{])Rs\.?)[\s~]*(?:\\[ ,;:]\s*)?(?=\d)",
         " INR ",
     ),
     (
         " a",
-        _Seldom(r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)"),
+        r"(?<=[a-z]) an? (?=(?:second|minute|hour|day|week|month|year|mile|pound|gallon|person)\b)",
         " per ",
     ),
-    ("US", _Seldom(r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)"), ""),
+    ("US", r"(?<![A-Za-z])US(?=\s?\\?\$\s?\d)", ""),
 )
 """What a spelling has in it, the spelling, and the one that stands for it."""
 
 
 _ESCAPED = re.compile(r"(?=.*\\\\(?:[A-Za-z]{2}|[(\[]))(?:[^\\]|\\\\)*", re.DOTALL)
 r"""LaTeX as a JSON string has it, each backslash twice: `\\frac{1}{2}`."""
+
+
+MAX_CHARS = 4096
+"""Characters of the longest answer that is read."""
 
 
 # -- the plain form ----------------------------------------------------------------------------------------------------
@@ -553,7 +525,7 @@ def _with_plain_commands(text: str) -> str:
     text = _PRIME.sub(lambda match: "'" * match[0].count("prime"), text)
     text = _rewritten(text)
     for sign, pattern, replacement in _ALIASES:
-        text = pattern.compiled.sub(replacement, text) if sign in text else text
+        text = _compiled(pattern).sub(replacement, text) if sign in text else text
     return text
 
 
@@ -732,8 +704,13 @@ def _unbraced(text: str, whole: bool) -> str:
     return text
 
 
+_EMPHASIS = re.compile(r"(?:(?<=\s)|(?<==))(?P<mark>\*\*|`)(?=\S)(?P<words>[^*`]{1,200})(?<=\S)(?P=mark)\Z")
+"""An emphasis at the end: x = **5**."""
+
+
 def _unbold(text: str) -> str:
-    """Drop Markdown emphasis and code marks that wrap the whole text."""
+    """Drop Markdown emphasis and code marks that wrap the whole text, or its end."""
+    text = _EMPHASIS.sub(r"\g<words>", text)
     for mark in ("**", "__", "*", "`"):
         inner = text[len(mark) : -len(mark)]
         if len(text) > 2 * len(mark) and text.startswith(mark) and text.endswith(mark) and mark not in inner:
@@ -771,113 +748,3 @@ def _digit(char: str) -> str:
 def _vulgar(match: re.Match[str]) -> str:
     top, _, bottom = unicodedata.normalize("NFKC", match[0]).partition("⁄")
     return rf"\frac{{{top}}}{{{bottom}}}"
-
-
-# -- tokens ------------------------------------------------------------------------------------------------------------
-MAX_CHARS = 4096
-MAX_TOKENS = 1500
-
-
-class Unparsed(Exception):
-    """The answer is not in the grammar; carries a short reason. Internal: verifiers turn it into a verdict."""
-
-
-class TooLarge(Unparsed):
-    """A size cap of the parser was exceeded."""
-
-
-class Alternatives(Unparsed):
-    """Several answers offered as alternatives ("1 or 4")."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """`kind` is num, base, word, text, cmd, mark or end; `spaced` says whether white space came before."""
-
-    kind: str
-    text: str
-    spaced: bool = False
-
-
-_NUMBER = re.compile(
-    r"""(?P<grouped>[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?)
-      | (?P<science>\d+(?:\.\d*)?[eE][+-]?\d{1,4}(?![\dA-Za-z]))
-      | (?P<repeat>\d*\.\d*(?:\\overline|\\dot|\\bar)\ ?\{\d+\})
-      | (?P<decimal>\d+\.\d+|\.\d+|\d+\.(?!\.))
-      | (?P<integer>\d+)""",
-    re.VERBOSE,
-)
-_TEXT = re.compile(
-    r"\\(text|textnormal|mbox|textrm|textbf|textit|textsf|texttt|mathrm|mathbf|mathsf|mathit|operatorname\*?|hbox)\s*\{([^{}]*)\}"
-)
-r"""Words in a style: `\text{cm}`."""
-_STYLED = re.compile(r"\\(?:mathrm|mathbf|mathit|mathsf)\s+([A-Za-z])(?![A-Za-z])")
-r"""A letter in a style without braces: `\mathrm x`."""
-_COMMAND = re.compile(r"\\(?:[A-Za-z]+|.)", re.DOTALL)
-_WORD = re.compile(r"[^\W\d_]+")
-_ENVIRONMENT = re.compile(r"\\(begin|end)\s*\{([A-Za-z]+\*?)\}(?:\{[lcr|]*\})?")
-r"""The begin or the end of an environment, with the columns of an array: `\begin{array}{cc}`."""
-
-
-def tokens(text: str) -> list[Token]:
-    """Return the tokens of `text`, closed by one of kind `end`. Raises Unparsed or TooLarge."""
-    if len(text) > MAX_CHARS:
-        raise TooLarge(f"more than {MAX_CHARS} characters")
-    items: list[Token] = []
-    at, depth, spaced = 0, 0, False
-    while at < len(text):
-        if text[at].isspace():
-            at, spaced = at + 1, True
-            continue
-        token, at = _next(text, at, spaced, nested=depth != 0)
-        depth += (token.text in _OPENING) - (token.text in _CLOSING)
-        items.append(token)
-        spaced = False
-        if len(items) > MAX_TOKENS:
-            raise TooLarge(f"more than {MAX_TOKENS} tokens")
-    return [*items, Token("end", "")]
-
-
-_OPENING = frozenset({"(", "[", r"\{", r"\langle"})
-_CLOSING = frozenset({")", "]", r"\}", r"\rangle"})
-
-
-def _next(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]:
-    char = text[at]
-    if char.isdigit() or (char == "." and text[at + 1 : at + 2].isdigit()):
-        return _number(text, at, spaced, nested)
-    if char == "\\":
-        return _command(text, at, spaced)
-    if word := _WORD.match(text, at):
-        return Token("word", word[0], spaced), word.end()
-    return Token("mark", char, spaced), at + 1
-
-
-_IN_A_LIST = re.compile(r"\d,\Z")
-"""A number right behind 36, is an item of a list: of 36,36,108 the last two are no 36108."""
-
-
-def _number(text: str, at: int, spaced: bool, nested: bool) -> tuple[Token, int]:
-    match = _NUMBER.match(text, at)
-    if match is None:
-        raise Unparsed(f"digit {text[at]!r} not understood")
-    if match.lastgroup == "grouped" and (nested or _IN_A_LIST.search(text, max(at - 2, 0), at)):
-        end = at + len(match[0].partition(",")[0])
-        return Token("num", text[at:end], spaced), end
-    return Token("num", match[0], spaced), match.end()
-
-
-def _command(text: str, at: int, spaced: bool) -> tuple[Token, int]:
-    if match := _TEXT.match(text, at):
-        words = match[2].strip()
-        styled_letter = len(words) == 1 and match[1] not in ("text", "mbox", "hbox")
-        is_word = styled_letter or match[1].startswith("operatorname")
-        return Token("word" if is_word else "text", words, spaced), match.end()
-    if match := _STYLED.match(text, at):
-        return Token("word", match[1], spaced), match.end()
-    if match := _ENVIRONMENT.match(text, at):
-        return Token("cmd", rf"\{match[1]}{{{match[2]}}}", spaced), match.end()
-    match = _COMMAND.match(text, at)
-    if match is None:
-        raise Unparsed("a lone backslash")
-    return Token("cmd", match[0], spaced), match.end()
