@@ -234,8 +234,8 @@ def is_whole(folder: Path, items: Sequence[Item], *, retry_errors: bool = False)
     path = folder / RECORDS
     records = (record for _, record in store.scan(path)) if path.is_file() else ()
     failed = {record.problem.id: record.error is not None for record in records}
-    done = {name for name, is_failed in failed.items() if not (is_failed and retry_errors)}
-    return all(item.problem.id in done for item in items)
+    names = {name for name, is_failed in failed.items() if not (is_failed and retry_errors)}
+    return all(item.problem.id in names for item in items)
 
 
 def _check_contents(folder: Path, there: Any, here: Mapping[str, str], items: Sequence[Item]) -> None:
@@ -288,8 +288,8 @@ def _with_limit(config: Mapping[str, Any], items: Sequence[Item], limit: int) ->
     """The configuration of a smaller run: its problems are the first of `items`, or a sample where those are all."""
     contents = config.get(CONTENTS)
     for part in (islice(items, limit), sample(items, limit)):
-        asked = None if contents is None else {**contents, _problems_of(config): problems_digest(part)}
-        yield {**config, "limit": limit, CONTENTS: asked}
+        contents_now = None if contents is None else {**contents, _problems_of(config): problems_digest(part)}
+        yield {**config, "limit": limit, CONTENTS: contents_now}
 
 
 def _problems_of(config: Mapping[str, Any]) -> str:

@@ -62,10 +62,10 @@ class ProgressReport:
         usual = self._usual
         if usual is None or usual == capabilities.as_recommended(usual):
             return
-        stated = [(name, f"{value:g}") for name, value in capabilities.recommended]
-        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in stated)
+        values = [(name, f"{value:g}") for name, value in capabilities.recommended]
+        options = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in values)
         tqdm.write(
-            f"the authors of {capabilities.model} recommend {', '.join(map('='.join, stated))} "
+            f"the authors of {capabilities.model} recommend {', '.join(map('='.join, values))} "
             f"(generation_config.json); this run draws at temperature={usual.temperature:g}: for theirs add {options}",
             file=sys.stderr,
         )
@@ -226,8 +226,8 @@ def _unread_reason(record: Record, max_tokens: int) -> str | None:
         return None
     if verdict.reason == "no_answer" and not answer.text.strip():
         return "empty"
-    cut = verdict.reason in ("truncated", "unclosed_thinking")
-    return "budget" if cut and cut_by_budget(answer, max_tokens) else verdict.reason
+    is_cut = verdict.reason in ("truncated", "unclosed_thinking")
+    return "budget" if is_cut and cut_by_budget(answer, max_tokens) else verdict.reason
 
 
 def _ended_by(answer: Answer) -> str:

@@ -226,8 +226,8 @@ def _report(rows: Sequence[Labelled], scored: Sequence[Judged], threshold: float
 def _text(report: dict[str, Any]) -> str:
     lines = [f"{counted(report['num'], 'solution')} of {report['data']}, scored by {report['scorer']}", ""]
     lines.append(f"{'first error':<28} {'with error':>24} {'without':>24} {'F1 (95 %)':>24}")
-    for name, found in [("all", report["first_error"]), *report["by_group"].items()]:
-        shares = "".join(f" {_interval(found[key]):>24}" for key in ("with_error", "without", "f1"))
+    for name, figures in [("all", report["first_error"]), *report["by_group"].items()]:
+        shares = "".join(f" {_interval(figures[key]):>24}" for key in ("with_error", "without", "f1"))
         lines.append(f"{name:<28}{shares}")
     whole = report["first_error"]
     lines += [

@@ -323,8 +323,8 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
 def _refuse_halves(row: Mapping[str, Any], where: str) -> None:
     for name, field in row.items():
         if half_character(json.dumps([name, field], ensure_ascii=False)) is not None:
-            shown = join_surrogates(name)
-            raise RecordError(f"{where}: {shown}: holds half of a character (\\ud800 to \\udfff): give it whole")
+            words = join_surrogates(name)
+            raise RecordError(f"{where}: {words}: holds half of a character (\\ud800 to \\udfff): give it whole")
 
 
 def _hub_rows(source: Source, repository: str) -> Iterator[Row]:

@@ -456,10 +456,10 @@ def write_figures(folder: Path, groups: dict[str, list[RunSummary]]) -> list[Pat
     with mpl.rc_context({"svg.hashsalt": "ttc", "svg.fonttype": "none"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")  # of a run's name, which the page shows whole
         for path in paths:
-            drawn = io.BytesIO()  # matplotlib replaces the error of a full disk by one of its own
-            figure.savefig(drawn, dpi=160, format=path.suffix[1:], metadata=_UNDATED[path.suffix])
+            buffer = io.BytesIO()  # matplotlib replaces the error of a full disk by one of its own
+            figure.savefig(buffer, dpi=160, format=path.suffix[1:], metadata=_UNDATED[path.suffix])
             with replaced_file(path) as scratch:
-                scratch.write_bytes(drawn.getvalue())
+                scratch.write_bytes(buffer.getvalue())
     return paths
 
 

@@ -295,13 +295,13 @@ def _with_temperature(
     request: ServeRequest, preset: PresetSpec | None, width: int
 ) -> tuple[ServeRequest, Mapping[str, Any]]:
     """Use the preset's temperature if the body has none, and instead of a 0 that would make all draws equal."""
-    asked = request.sampling.temperature
-    if preset is None or not (asked is None or (asked == 0 and width > 1 and not request.search.strategy)):
+    temperature = request.sampling.temperature
+    if preset is None or not (temperature is None or (temperature == 0 and width > 1 and not request.search.strategy)):
         return request, {}
     own = preset.temperature
-    used = Sampling().temperature if own is None else own
-    sampling = replace(request.sampling, temperature=own if asked is None else used)
-    adjusted = {} if asked is None else {"temperature": {"asked": asked, "used": used}}
+    default = Sampling().temperature if own is None else own
+    sampling = replace(request.sampling, temperature=own if temperature is None else default)
+    adjusted = {} if temperature is None else {"temperature": {"asked": temperature, "used": default}}
     return replace(request, sampling=sampling), adjusted
 
 

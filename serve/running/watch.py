@@ -116,14 +116,14 @@ class WatchedSession(Session):
             return await super().generate(prompt, draws, **options)
         before = self._reading(prompt, draws if isinstance(draws, int) else len(draws))
         self._pay(before)
-        drawn: list[Completion] = []
+        completions: list[Completion] = []
         try:
-            drawn = await super().generate(prompt, draws, **options)
+            completions = await super().generate(prompt, draws, **options)
         finally:
-            if not drawn:  # nor was the prompt read
+            if not completions:  # nor was the prompt read
                 self._pay(-before)
                 self._read.discard(_root(prompt))
-        return drawn
+        return completions
 
     def _request(self, prompt: Prompt, num_draws: int, *options: Any) -> Request:
         """What the draws ask of the budget, and for what is injected into them, if that is paid for, too."""

@@ -176,11 +176,11 @@ def install() -> None:
     for name, function in table.items():
         setattr(os, name, _routed(files, function, getattr(os, name)))
     setattr(shutil, "rmtree", _routed(files, files.rmtree, shutil.rmtree))  # noqa: B010
-    made = {"TemporaryFile": _temporary(files), "NamedTemporaryFile": _temporary(files)}
-    made |= {"SpooledTemporaryFile": lambda max_size=0, *args, **kwargs: _temporary(files)(*args, **kwargs)}
-    made |= {"TemporaryDirectory": lambda *args, **kwargs: _Folder(files, *args, **kwargs)}
-    made |= {"mkdtemp": lambda *args, **kwargs: _Folder(files, *args, **kwargs).name, "gettempdir": lambda: FOLDER}
-    for name, function in made.items():
+    factories = {"TemporaryFile": _temporary(files), "NamedTemporaryFile": _temporary(files)}
+    factories |= {"SpooledTemporaryFile": lambda max_size=0, *args, **kwargs: _temporary(files)(*args, **kwargs)}
+    factories |= {"TemporaryDirectory": lambda *args, **kwargs: _Folder(files, *args, **kwargs)}
+    factories |= {"mkdtemp": lambda *args, **kwargs: _Folder(files, *args, **kwargs).name, "gettempdir": lambda: FOLDER}
+    for name, function in factories.items():
         setattr(tempfile, name, function)
 
 

@@ -64,10 +64,10 @@ class Python:
 
     def _reason(self, ran: ScriptResult) -> str:
         """Why a program failed: its exception and where it was raised, or the limit that it reached."""
-        said = [line.strip(" |") for line in ran.errors.splitlines() if any(map(str.isalnum, line))]
-        if said and ran.cause.startswith("exit code"):
+        lines = [line.strip(" |") for line in ran.errors.splitlines() if any(map(str.isalnum, line))]
+        if lines and ran.cause.startswith("exit code"):
             places = _PLACE.findall(ran.errors)
-            return f"{said[-1]} ({places[-1]})" if places else said[-1]
+            return f"{lines[-1]} ({places[-1]})" if places else lines[-1]
         limits = {
             "wall time": f"no end after {self._limits.wall_s:g} s",
             "output": f"more than {self._limits.output_kb} KiB of output",

@@ -139,8 +139,8 @@ class Client:
             )
         try:
             if response.status >= 300:
-                said = words_of(self._parsed(await self._whole(response, MAX_EVENT)), f"status {response.status}")
-                self._refuse(response.status, said, response.headers)
+                words = words_of(self._parsed(await self._whole(response, MAX_EVENT)), f"status {response.status}")
+                self._refuse(response.status, words, response.headers)
             yield response
         finally:
             response.release()

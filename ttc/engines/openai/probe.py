@@ -110,11 +110,11 @@ def _prices(listed: object) -> Prices | None:
         return None
     for names, factor in ((_PER_MILLION, 1.0), (_PER_TOKEN, 1e6)):
         try:
-            found = [factor * float(listed[name]) for name in names]
+            numbers = [factor * float(listed[name]) for name in names]
         except (KeyError, TypeError, ValueError):  # the other form, or no price
             continue
-        if all(math.isfinite(price) and price >= 0 for price in found) and any(found):
-            return Prices(*found)
+        if all(math.isfinite(price) and price >= 0 for price in numbers) and any(numbers):
+            return Prices(*numbers)
     return None
 
 

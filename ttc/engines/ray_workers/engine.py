@@ -45,15 +45,17 @@ _MAX_HOMES = 1 << 16
 def check_inner(**arguments: Any) -> None:
     """Refuse options that the inner engine lacks, before anything is started; raises ConfigError."""
     further = arguments.pop("options", {})  # a table where the function is called, flat names where it is bound
-    given = {**arguments, **further}
-    at_least("ray_workers", 1, workers=given["workers"])
+    options = {**arguments, **further}
+    at_least("ray_workers", 1, workers=options["workers"])
     try:
-        bind(ENGINES.load(given["inner"]), _own(given), supply=_supply("", given))
+        bind(ENGINES.load(options["inner"]), _own(options), supply=_supply("", options))
     except ConfigError as exc:
         raise ConfigError(f"ray_workers, in each actor: {exc}") from exc
-    size = _whole(given.get("tensor_parallel_size")) * _whole(given.get("pipeline_parallel_size"))
-    if 0 < given["gpus"] < size:
-        raise ConfigError(f"ray_workers: an actor of {size} GPUs asks Ray for gpus={given['gpus']:g}: set gpus={size}")
+    size = _whole(options.get("tensor_parallel_size")) * _whole(options.get("pipeline_parallel_size"))
+    if 0 < options["gpus"] < size:
+        raise ConfigError(
+            f"ray_workers: an actor of {size} GPUs asks Ray for gpus={options['gpus']:g}: set gpus={size}"
+        )
 
 
 @reads(reads_generator)
@@ -91,7 +93,7 @@ def ray_workers(
         EngineError: an actor died while it started.
     """
     folder = generator_folder(model)
-    given = {"device": device, "threads": threads, "batch_invariant": batch_invariant, "dtype": dtype, **options}
+    settings = {"device": device, "threads": threads, "batch_invariant": batch_invariant, "dtype": dtype, **options}
     ray = _load_ray()
     own = not ray.is_initialized()
     if own:
@@ -100,7 +102,7 @@ def ray_workers(
     remote = ray.remote(num_cpus=cpus, num_gpus=gpus, max_concurrency=1024, scheduling_strategy="SPREAD")(_Worker)
 
     def start() -> Any:
-        return remote.remote(inner, _own(given), _supply(str(folder), given))
+        return remote.remote(inner, _own(settings), _supply(str(folder), settings))
 
     actors = [start() for _ in range(workers)]
     try:

@@ -64,11 +64,11 @@ async def reply_to(session: ClientSession, method: str, url: str, **options: Any
     """
     import aiohttp
 
-    kept: list[bool] = []
+    flags: list[bool] = []
     try:
-        return await session.request(method, url, trace_request_ctx=kept, **options)
+        return await session.request(method, url, trace_request_ctx=flags, **options)
     except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError, ConnectionResetError) as exc:
-        if not kept:
+        if not flags:
             raise
         place = urllib.parse.urlsplit(url).netloc
         raise Transient(EngineError(f"{place} closed a kept connection: {exc}"), is_of_connection=True) from exc

@@ -200,11 +200,11 @@ class Text:
         """The conversation as text, optionally with the generation prompt."""
         from jinja2 import TemplateError
 
-        shown = in_parts(turns, self._in_parts)
+        messages = in_parts(turns, self._in_parts)
         try:
             return str(
                 self._tokenizer.apply_chat_template(
-                    shown, tokenize=False, add_generation_prompt=add_generation_prompt, **options
+                    messages, tokenize=False, add_generation_prompt=add_generation_prompt, **options
                 )
             )
         except TemplateError as exc:

@@ -111,8 +111,8 @@ def other_way(gold: str, answer: str, question: str) -> bool:
     if change is None:
         return False
     own = CHANGE.search(gold.strip())
-    wanted = _ways(own["to"] or own["from"]) if own else _ways(question)
-    return _ways(change["to"] or change["from"]).isdisjoint(wanted or {"up"})
+    ways = _ways(own["to"] or own["from"]) if own else _ways(question)
+    return _ways(change["to"] or change["from"]).isdisjoint(ways or {"up"})
 
 
 def asks_unit(question: str) -> str:
@@ -298,11 +298,11 @@ def _against_question(golds: list[Term], answers: list[Term], question: str) -> 
         return "unevaluated"
     if _REDUCE.search(question) and not any(map(_reducible, golds)) and any(map(_reducible, answers)):
         return "unevaluated"
-    asked = _formulas(question)
+    formulas = _formulas(question)
     own = {_tree(node) for node in golds}
-    if own & asked:
+    if own & formulas:
         return ""  # the question names the answer among other things
-    copies = [node for node in answers if not numeral(node) and node.op != "sym" and _tree(node) in asked]
+    copies = [node for node in answers if not numeral(node) and node.op != "sym" and _tree(node) in formulas]
     return "restated" if copies else ""
 
 

@@ -144,10 +144,10 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    table = dict(pairs)
+    if len(table) < len(pairs):
         raise ValueError("a key occurs twice")
-    return made
+    return table
 
 
 def _deeper(value: Any, levels: int) -> bool:

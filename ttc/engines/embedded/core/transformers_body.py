@@ -56,8 +56,8 @@ class _Link:
         """Attention (1, T, heads, D) of q, k, v (1, heads, T, D)."""
         if self.attend is None or any(options.get(name) is not None for name in _OTHER_KINDS):
             raise _OtherKindError(f"layer {layer}")
-        (num_heads, num_tokens, used), size = q.shape[1:], _stored(max(q.shape[-1], v.shape[-1]))
-        scale, width = used**-0.5 if scale is None else scale, v.shape[-1]
+        (num_heads, num_tokens, head_size), size = q.shape[1:], _stored(max(q.shape[-1], v.shape[-1]))
+        scale, width = head_size**-0.5 if scale is None else scale, v.shape[-1]
         q, k, v = (F.pad(part[0].transpose(0, 1), (0, size - part.shape[-1])).contiguous() for part in (q, k, v))
         number, window = self._numbers.setdefault(layer, len(self._numbers)), options.get("sliding_window")
         self.windows[number] = window if window is not None and window < self._max_context else None
@@ -181,18 +181,18 @@ def _try(module: Any, kernels: ModuleType, max_context: int) -> TransformersBody
     ids = torch.arange(1, TRIED + 1)[None]
     whole = module(input_ids=ids, use_cache=False).logits[0].float()
     AttentionInterface.register(_NAME, _attention)
-    decoder, seen = module.get_decoder(), _Seen()
+    decoder, probe = module.get_decoder(), _Seen()
     decoder.set_attn_implementation(_NAME)
-    link = _Link(seen, max_context)
+    link = _Link(probe, max_context)
     for part in decoder.modules():
         if hasattr(part, "layer_idx"):
             part.ttc_link = link
     decoder(input_ids=ids, position_ids=ids - 1, use_cache=False)
-    if len(set(seen.shapes)) != 1 or not kernels.serves(seen.shapes[0][2]):
+    if len(set(probe.shapes)) != 1 or not kernels.serves(probe.shapes[0][2]):
         return None
-    if sum(map(bool, link.windows.values())) != _num_limited(decoder.config, len(seen.shapes), max_context):
+    if sum(map(bool, link.windows.values())) != _num_limited(decoder.config, len(probe.shapes), max_context):
         return None
-    (num_layers, (_, heads, size)) = len(seen.shapes), seen.shapes[0]
+    (num_layers, (_, heads, size)) = len(probe.shapes), probe.shapes[0]
     width = 2 * num_layers * heads * size
     dims = measure(
         module, num_layers=num_layers, num_kv_heads=heads, head_dim=size, width=width, max_context=max_context

@@ -293,8 +293,8 @@ class DeviceStep:
         return int(self._records[row.index, record.LIMIT]) - row.position - row.queued
 
     def _bucket(self) -> int:
-        used = 1 + max(row.index for row in self._rows.values())
-        return min(next((size for size in BUCKETS if size >= used), used), self._buffers.x.shape[0])
+        num_rows = 1 + max(row.index for row in self._rows.values())
+        return min(next((size for size in BUCKETS if size >= num_rows), num_rows), self._buffers.x.shape[0])
 
     def _send(self) -> None:
         """One pinned transfer of all records if one changed, and one of the masks if there are any.
