@@ -24,7 +24,9 @@ Left out: quantised weights.
 from __future__ import annotations
 
 import copy
+import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -174,11 +176,15 @@ def _set_noise(model: Any, rate: float) -> None:
 def speed_attention(model: Any, device: str) -> None:
     """Make a model with torch's attention compute it in fp32 on devices where training is faster that way.
 
-    A model whose own code names its kinds of attention (Falcon), or that has another kind, is not changed.
+    A model whose own code asks for this kind by its name (Falcon; those that attend to their best tokens alone, as
+    DeepSeek V3.2), or that has another kind, is not changed.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
+    own_code = inspect.getsource(inspect.getmodule(type(model)) or type(model))
+    if re.search(r'_attn_implementation (==|in) .*"sdpa"', own_code):
+        return
     takes = model._supports_attention_backend and model.config._attn_implementation == "sdpa"
     if not takes or torch.device(device).type != "cpu" or cpu_has_amx():
         return
