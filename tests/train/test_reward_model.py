@@ -151,6 +151,35 @@ def test_what_cannot_work_is_refused_by_field(cipher_model):
         load_reward_model(cipher_model, "cpu")
 
 
+def judging(folder, base, family="qwen2", **settings):
+    """The folder of a classifier that transformers made, with the tokenizer of `base`."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    fields = {name: getattr(AutoConfig.from_pretrained(base), name) for name in ("vocab_size", "pad_token_id")}
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model(family, **fields, **sizes, **settings)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    Text(base).tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_classifier_that_is_no_reward_by_its_last_token_is_refused_by_what_its_head_is(tmp_path):
+    base = qwen_like.model(tmp_path / "base")
+    two = judging(tmp_path / "two", base, num_labels=2)
+    with pytest.raises(ConfigError, match="its head gives 2 labels, and a reward is one number"):
+        load_reward_model(two, "cpu")
+    encoder = judging(tmp_path / "encoder", base, "bert", num_labels=1)
+    with pytest.raises(ConfigError, match="the head of BertForSequenceClassification is not called score"):
+        load_reward_model(encoder, "cpu")
+
+
+def test_a_reward_model_may_start_from_a_classifier_of_any_number_of_labels(tmp_path):
+    base = qwen_like.model(tmp_path / "base")
+    two, one = (judging(tmp_path / str(labels), base, num_labels=labels) for labels in (2, 1))
+    assert new_reward_model(two, 1, "cpu").score.weight.shape[0] == 1
+    assert new_reward_model(one, 1, "cpu").score.weight.equal(load_reward_model(one, "cpu").score.weight)
+
+
 def test_the_scorer_reads_a_reward_model_at_the_token_that_it_was_trained_and_rewards_at(tmp_path):
     base = qwen_like.model(tmp_path / "base")  # its template writes a line break behind the end of a turn
     text, words = Text(base), ("one", "two", "three")

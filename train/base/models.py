@@ -121,7 +121,7 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
 
 
 def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -> Any:
-    """The model of a folder by a class of transformers; only its head may be new, and is then random.
+    """The model of a folder by a class of transformers; only its head may be new, or of another size: it is random.
 
     Raises:
         ConfigError: the folder cannot be read, or lacks other weights, which would be random, too; names them.
@@ -131,14 +131,15 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # else a table of missing weights is printed, a new head included
     try:
-        options |= attention_options(folder)
+        options |= {**attention_options(folder), "ignore_mismatched_sizes": new_head}
         model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
     except Exception as exc:  # a damaged folder raises whatever its files raise
         raise ConfigError(f"{folder} holds no model that transformers can read: {type(exc).__name__}: {exc}") from exc
     finally:
         transformers.logging.set_verbosity(level)
     body = f"{model.base_model_prefix}."
-    lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) or not new_head)
+    random = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    lacking = sorted(name for name in random if name.startswith(body) or not new_head)
     if lacking:
         names = ", ".join(lacking[:4]) + (", .." if len(lacking) > 4 else "")
         raise ConfigError(f"{folder} has no weights for {names}, which would be random: put back what is missing")
