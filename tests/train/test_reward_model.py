@@ -225,7 +225,8 @@ def test_the_scorer_reads_reward_models_of_families_that_only_transformers_runs(
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
     }
-    config = getattr(transformers, f"{family}Config")(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    (*_, end) = text.encode("<|im_end|>\n")  # the last token of a conversation may be the one that pads
+    config = getattr(transformers, f"{family}Config")(**sizes, pad_token_id=end, bos_token_id=1, eos_token_id=2)
     AutoModelForCausalLM.from_config(config).save_pretrained(base)
     model, folder = new_reward_model(base, 1, "cpu"), tmp_path / "rewards"
     model.save_pretrained(folder)
