@@ -131,7 +131,7 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # else a table of missing weights is printed, a new head included
     try:
-        options |= {**attention_options(folder), "ignore_mismatched_sizes": new_head}
+        options |= {**attention_options(folder), "ignore_mismatched_sizes": True}
         model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
     except Exception as exc:  # a damaged folder raises whatever its files raise
         raise ConfigError(f"{folder} holds no model that transformers can read: {type(exc).__name__}: {exc}") from exc
@@ -142,7 +142,10 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     lacking = sorted(name for name in random if name.startswith(body) or not new_head)
     if lacking:
         names = ", ".join(lacking[:4]) + (", .." if len(lacking) > 4 else "")
-        raise ConfigError(f"{folder} has no weights for {names}, which would be random: put back what is missing")
+        raise ConfigError(
+            f"{folder} has no weights for {names}, which would be random, or of another size than its config.json says: "
+            "put back what is missing"
+        )
     return model
 
 
