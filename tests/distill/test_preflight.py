@@ -7,8 +7,8 @@ from collections import namedtuple
 from pathlib import Path
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
 from tokenizers import Tokenizer
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from distill import preflight
 from distill.job.job import plan_job, run_job
