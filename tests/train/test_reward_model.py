@@ -157,7 +157,7 @@ def judging(folder, base, family="qwen2", **settings):
 
     fields = {name: getattr(AutoConfig.from_pretrained(base), name) for name in ("vocab_size", "pad_token_id")}
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = AutoConfig.for_model(family, **fields, **sizes, **settings)
+    config = AutoConfig.for_model(family, **fields, **sizes, num_key_value_heads=2, **settings)
     AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
     Text(base).tokenizer.save_pretrained(folder)
     return folder
@@ -171,6 +171,13 @@ def test_a_classifier_that_is_no_reward_by_its_last_token_is_refused_by_what_its
     encoder = judging(tmp_path / "encoder", base, "bert", num_labels=1)
     with pytest.raises(ConfigError, match="the head of BertForSequenceClassification is not called score"):
         load_reward_model(encoder, "cpu")
+
+
+def test_a_reward_model_whose_noise_acts_when_it_reads_is_refused(tmp_path):
+    base, rates = qwen_like.model(tmp_path / "base"), {"router_jitter_noise": 0.5, "input_jitter_noise": 0.5}
+    experts = {"num_local_experts": 4, "num_labels": 1}
+    with pytest.raises(ConfigError, match="'phimoe' reads with its rates of noise, too"):
+        load_reward_model(judging(tmp_path / "noisy", base, "phimoe", **rates, **experts), "cpu")
 
 
 def test_a_reward_model_may_start_from_a_classifier_of_any_number_of_labels(tmp_path):

@@ -143,7 +143,7 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     if lacking:
         names = ", ".join(lacking[:4]) + (", .." if len(lacking) > 4 else "")
         raise ConfigError(
-            f"{folder} has no weights for {names}, which would be random, or of another size than its config.json says: "
+            f"{folder} has no weights for {names}, which would be random, or of another size than in config.json: "
             "put back what is missing"
         )
     return model
@@ -164,6 +164,15 @@ def checkpoint_layers(model: Any) -> None:
 def without_dropout(model: Any) -> None:
     """Set all dropout rates and router noise to 0: in the layers of `model` and in the configurations they read."""
     _set_noise(model, 0.0)
+
+
+def silenced(model: Any, folder: Path) -> Any:
+    """A model that only reads, without dropout and noise; raises ConfigError where these act then, too."""
+    own = _written(model, folder)
+    without_dropout(model)
+    if not torch.allclose(own, _written(model, folder), rtol=1e-3, atol=1e-3 * float(own.abs().max())):
+        raise _untrainable(model, folder, "reads with its rates of noise, too, which training sets to 0")
+    return model
 
 
 def _set_noise(model: Any, rate: float) -> None:

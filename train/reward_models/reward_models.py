@@ -37,6 +37,7 @@ from train.base.models import (
     load_tokenizer,
     loaded,
     save_tokenizer,
+    silenced,
     speed_attention,
     tail_of_turn,
     turn_tokenizer,
@@ -128,8 +129,7 @@ def load_reward_model(folder: Path, device: str) -> Any:
     if model.config.num_labels != 1:
         number = counted(model.config.num_labels, "label")
         raise ConfigError(f"{folder}: its head gives {number}, and a reward is one number: take a model with one label")
-    without_dropout(model)  # a critic goes on training its body
-    return model.to(device).eval()
+    return silenced(model, folder).to(device).eval()  # a critic goes on training its body
 
 
 def last_hidden(model: Any, rows: Sequence[Sequence[int]], pad_id: int) -> list[torch.Tensor]:
