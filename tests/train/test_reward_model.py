@@ -218,7 +218,7 @@ def test_the_scorer_reads_a_reward_model_at_the_token_that_it_was_trained_and_re
     assert reward == pytest.approx(hand.item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["Gemma", "Phi3", "GPT2"])
+@pytest.mark.parametrize("family", ["Gemma", "Phi3", "GPT2", "GptOss"])
 def test_the_scorer_reads_reward_models_of_families_that_only_transformers_runs(tmp_path, family):
     import transformers
     from transformers import AutoModelForCausalLM
