@@ -4,10 +4,11 @@
 
 With `--only`, the other rows of the file stay, and new ones name their commit.
 
-Every causal language model that transformers knows, and every other model with a head that classifies, is made tiny, with random weights, as in `benchmarks.families`, here
-with every rate of dropout and of router noise at 0.1, and with layers of each kind where a family mixes kinds. The
-trainer loads it on a CPU in fp32 and lays rows of different lengths out as its stages do. The truth is transformers'
-own forward pass over each row alone, unpadded, on a model that nothing of ours has touched. Compared are
+Every causal language model that transformers knows, and every other model with a head that classifies, is made tiny,
+with random weights, as in `benchmarks.families`, here with every rate of dropout and of router noise at 0.1, and with
+layers of each kind where a family mixes kinds. The trainer loads it on a CPU in fp32 and lays rows of different lengths
+out as its stages do. The truth is transformers' own forward pass over each row alone, unpadded, on a model that nothing
+of ours has touched. Compared are
 
     rows, packed        log-probabilities of completions, in train mode (`train.update.logprobs`), nats
     sft, grpo, dpo      the gradient of a loss against the sum of one-by-one gradients; share of its norm
@@ -25,9 +26,9 @@ own forward pass over each row alone, unpadded, on a model that nothing of ours 
     orm_half            the same in bf16: the difference from fp32, as a share of what transformers' own differs by
 
 The grpo and dpo batches have rows of one prompt, whose beginning the trainer computes once where it can. What the
-trainer refuses is listed with its message. Wrong is a difference above 1e-3, a share above 2, or an error that is no refusal.
-The last lines that are printed are the table of benchmarks/README.md.
-Left out: split weights, and what `benchmarks.families` leaves out. Cost: 15 minutes of one core.
+trainer refuses is listed with its message. Wrong is a difference above 1e-3, a share above 2, or an error that is no
+refusal. The last lines that are printed are the table of benchmarks/README.md.
+Left out: split weights, and what `benchmarks.families` leaves out. Cost: 20 minutes of one core.
 """
 
 from __future__ import annotations
@@ -339,7 +340,9 @@ def judge_checks(family: str, folder: Path, rows: Sequence[Example]) -> dict[str
         return torch.stack([model(input_ids=torch.tensor([one])).logits[0, 0].float() for one in ids])
 
     def step_odds(model: Any) -> torch.Tensor:
-        two = [model(input_ids=torch.tensor([one])).logits[0, list(at)].float() for one, at in zip(ids, steps)]
+        two = [
+            model(input_ids=torch.tensor([one])).logits[0, list(at)].float() for one, at in zip(ids, steps, strict=True)
+        ]
         return torch.stack([logits[:, 1] - logits[:, 0] for logits in two])
 
     def bradley_terry(scores: torch.Tensor) -> torch.Tensor:
@@ -456,7 +459,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     kinds: dict[str, list[str]] = {"compared": [one["family"] for one in run]}
     kinds["wrong"] = [f"{one['family']} ({', '.join(wrong(one))})" for one in rows if wrong(one)]
     for name in ("packed", "recomputed", "adapted", "half"):
-        kinds[f"{name}: refused"] = [one["family"] for one in run if str(one[name]).startswith("refused")]
+        kinds[f"{name}: refused"] = [one["family"] for one in run if str(one.get(name, "")).startswith("refused")]
     for reason in _REASONS:
         kinds[f"refused: {reason}"] = [one["family"] for one in rows if reason in one.get("refused", "")]
     for name in ("reward", "steps", "judge", "orm", "prm"):
