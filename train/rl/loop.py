@@ -267,7 +267,7 @@ async def finish(
     state.last |= _finite(metrics)
     _write(metrics, state, rollouts, parts)
     if state.step % plan.save_every == 0 or not state.going(plan):
-        _save(state, parts)
+        parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
 
 
 _WINDOW = 10
@@ -415,10 +415,6 @@ def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Ro
     parts.metrics.write({"step": state.step, "seconds": round(state.seconds, 3), **_finite(metrics)}, sync=False)
     if parts.rollouts is not None:
         parts.rollouts.append(rollouts)
-
-
-def _save(state: LoopState, parts: Parts) -> None:
-    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
 
 
 def _counters(state: LoopState, parts: Parts) -> dict[str, Any]:
