@@ -45,6 +45,7 @@ from ttc.engines.shared.folder import generator_folder
 from ttc.engines.shared.shape import read_config
 from ttc.errors import ConfigError
 
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 TOKENS, BRANCH, CLOSE = 12, 5, 1e-4
 LENGTHS = (5, 40, 130)
 SIZES: Mapping[str, Any] = {
@@ -140,25 +141,30 @@ def fitted(names: Mapping[str, Any], vocab: int) -> dict[str, Any]:
     return sizes | parts
 
 
-def tiny(family: str, folder: Path) -> Any:
-    """A random model of a family, saved with the tokenizer of the packaged teacher; with eyes where the family has."""
-    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForImageTextToText
+def tiny(family: str, folder: Path, head: str = "", **settings: Any) -> Any:
+    """A random model of a family, saved with the tokenizer of the packaged teacher.
+
+    Its head is transformers' for text, with eyes where the family has them, unless it is named.
+    """
+    import transformers
+    from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[family]
     names = kind().to_dict()
     teacher = generator_folder(None)
     vocab = json.loads((teacher / "config.json").read_text("utf-8"))["vocab_size"]
-    config = kind(**{**fitted(names, vocab), **KINDS.get(family, {})})
+    config = kind(**{**fitted(names, vocab), **KINDS.get(family, {}), **settings})
     torch.manual_seed(0)
-    auto = AutoModelForImageTextToText if family in families(seeing=True) else AutoModelForCausalLM
-    model = auto.from_config(config, dtype=torch.float32).eval()
+    head = head or ("ImageTextToText" if family in families(seeing=True) else "CausalLM")
+    model = getattr(transformers, f"AutoModelFor{head}").from_config(config, dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(2.5)
-    model.generation_config.eos_token_id = None
+    if model.can_generate():
+        model.generation_config.eos_token_id = None
     model.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+    for name in TOKENIZER:
         copy(teacher / name, folder / name)
     return model
 

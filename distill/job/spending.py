@@ -1,8 +1,8 @@
 """Spending: every answer of a job's plan is brought onto the ledger once.
 
-The smoke gate asks for all answers to the first few problems of every assignment. It refuses the job, with the filters'
-reasons, when more than `smoke_failures` of them have no answer that passes the per-answer filters. What it generated
-stays on the ledger and is not paid again. A lone teacher is opened once.
+The smoke gate asks for all answers to the first few problems of every assignment. It refuses the job, with the reasons,
+when more than `smoke_failures` of them have no answer that passes the per-answer filters and that the student can learn
+(the audit of rows). What it generated stays on the ledger and is not paid again. A lone teacher is opened once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from distill.data.pipeline import PerAnswer, kind_of, run_pipeline
+from distill.data.dataset import AUDIT, audit_rows, room_of
+from distill.data.pipeline import Funnel, PerAnswer, kind_of, run_pipeline
 from distill.generation.generate import Generator, Opener, fill
 from distill.generation.judging import gather
 from distill.generation.ledger import LEDGER, AnswerLedger, Outcome, WorkUnit, distinct, units_of
 from distill.plan.resolve import PROBE, JobPlan
 from distill.spec.method import Assignment
+from distill.spec.sample import row_of
 from distill.spec.teacher import Teacher
 from ttc.concurrent import Reminder, StopRequest
 from ttc.config.values import counted
@@ -133,7 +135,7 @@ async def _smoke(
     await fill(ledger, assignment.teacher, units, concurrency=spec.concurrency, opener=teachers.open, progress=say)
     answers = await gather(ledger, [gate], spec.seed, spec.verifier)
     filters = {name: judge for name, judge in plan.filters.items() if isinstance(judge, PerAnswer)}
-    passed = run_pipeline(answers.samples, filters, plan.context, None, spec.seed)
+    passed = _learnable(plan, run_pipeline(answers.samples, filters, plan.context, None, spec.seed))
     lost = len(first) - len({sample.prompt for sample in passed.kept})
     log(f"smoke gate: {len(first) - lost} of {counted(len(first), 'problem')} got an accepted answer from {name}")
     if lost > spec.smoke_failures:
@@ -144,6 +146,12 @@ async def _smoke(
             f"smoke gate: {lost} of the first {counted(len(first), 'problem')} got no answer of {name} that is "
             f"accepted ({reasons}); nothing more was spent. {_remedy(answers.failed, lost)}"
         )
+
+
+def _learnable(plan: JobPlan, passed: Funnel) -> Funnel:
+    """The answers that the audit of rows would leave to the student."""
+    unfit = audit_rows([row_of(sample) for sample in passed.kept], plan.job.student, room_of(plan.job.student)).unfit
+    return passed.without({passed.kept[place].key: reason for place, reason in unfit.items()}, AUDIT)
 
 
 def _remedy(failed: Sequence[str], lost: int) -> str:

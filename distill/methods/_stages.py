@@ -131,7 +131,10 @@ def sft_stage(job: DistillJob, data: Data | None, **own: object) -> tuple[str, M
         beside steps, or an impossible number.
     """
     if data is None or data.num_rows == 0:
-        raise ConfigError("no row is left to learn from; `ttc distill report` shows what the filters dropped, and why")
+        raise ConfigError(
+            "no row is left to learn from; `ttc distill report` shows what the filters dropped, and why. The answers "
+            "stay on the ledger: change [filters], and run the same command again"
+        )
     held_out = min(max(_HELD_OUT / data.num_rows, 0.05), 0.3)
     options = {**_DEFAULTS, "held_out_share": held_out, **own, **job.spec.train}
     for name in ("data", "corpus", "rollouts"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from distill.data.dataset import audit_rows, refuse_unfit, turn_end
+from distill.generation.ledger import LEDGER, AnswerLedger
 from distill.job.job import run_job
 from distill.report.tables import render
 from distill.spec.sample import TrainingRow, row_of
@@ -141,3 +142,7 @@ def test_a_job_none_of_whose_rows_can_be_learnt_says_why(tmp_path, guesser, walk
              "train": {"steps": 1, "rows": 4, "lr": 3e-3}, "eval": {"teachers": False, "limit": 4}}  # fmt: skip
     with pytest.raises(ConfigError, match=r"more than max_unfit = 0\.1 of them: row 0: context: "):
         run_job(parse_spec(table), tmp_path / "job", lambda text: None)
+    with pytest.raises(ConfigError, match=r"smoke gate: 3 of the first 3 problems .*\(3 audit: context.* smoke_fail"):
+        run_job(parse_spec({**table, "smoke": 3}), tmp_path / "gated", lambda text: None)
+    with AnswerLedger(tmp_path / "gated" / LEDGER) as ledger:
+        assert ledger.totals()["done"] == 3

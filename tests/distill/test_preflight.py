@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from distill import preflight
 from distill.job.job import plan_job, run_job
@@ -303,6 +304,16 @@ def test_a_misspelt_field_of_training_is_found_before_anything_is_generated(pair
 )
 def test_what_the_stage_would_refuse_is_refused_before_anything_is_generated(pair, tmp_path, table, train, message):
     assert re.search(message, refusal(found(*pair, tmp_path, table, train=train), "training"))
+
+
+def test_a_student_that_cannot_be_trained_as_asked_is_refused_before_its_teacher_is_paid(pair, tmp_path, student):
+    config = GPT2Config(vocab_size=96, n_embd=32, n_layer=1, n_head=2, n_positions=128, bos_token_id=1, eos_token_id=2)
+    GPT2LMHeadModel(config).save_pretrained(student)
+    said = refusal(found(student, pair[1], tmp_path, REJECTION, train={"lora": 2}), "training")
+    assert "a gpt2 model has no plain linear layers" in said
+    edit(student, "config.json", n_inner=48)
+    said = refusal(found(student, pair[1], tmp_path, REJECTION), "training")
+    assert re.search(r"no weights for \S*mlp.c_fc.bias, .*, or of another size than in config.json", said)
 
 
 def test_health_rules_may_be_set_as_in_a_recipe(pair, tmp_path):

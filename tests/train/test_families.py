@@ -11,6 +11,7 @@ from transformers import (
     BertGenerationConfig,
     CohereConfig,
     CTRLConfig,
+    DeepseekV32Config,
     ElectraConfig,
     FalconH1Config,
     Gemma2Config,
@@ -212,6 +213,17 @@ def test_a_family_that_counts_positions_itself_is_neither_packed_nor_shared(tmp_
         check_packing(model)
     ids, wanted = rows(num=4, length=60, common=50)
     assert (token_logprobs(model, ids, wanted).logprobs - own_logprobs(model, ids, wanted)).abs().max() < 1e-5
+
+
+def test_a_family_that_attends_to_its_best_tokens_alone_does_so_in_training(tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "cpu_has_amx", lambda: False)
+    parts = {"kv_lora_rank": 16, "q_lora_rank": 16, "v_head_dim": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8}
+    sizes = SMALL | {"num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 1, "first_k_dense_replace": 1}
+    config = DeepseekV32Config(**sizes, **parts, index_topk=8, index_n_heads=16, index_head_dim=64)
+    model = load_model(made(config, tmp_path), "cpu")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    ids, wanted = rows()
+    assert (token_logprobs(model, ids, wanted).logprobs - own_logprobs(plain, ids, wanted)).abs().max() < 1e-5
 
 
 def test_adapters_count_where_a_familys_code_multiplies_by_the_weight_of_a_layer(tmp_path):

@@ -145,6 +145,42 @@ def test_what_cannot_work_is_refused_by_field(cipher_model):
         load_reward_model(cipher_model, "cpu")
 
 
+def judging(folder, base, family="qwen2", **settings):
+    """The folder of a classifier that transformers made, with the tokenizer of `base`."""
+    from transformers import AutoConfig, AutoModelForSequenceClassification
+
+    fields = {name: getattr(AutoConfig.from_pretrained(base), name) for name in ("vocab_size", "pad_token_id")}
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model(family, **fields, **sizes, num_key_value_heads=2, **settings)
+    AutoModelForSequenceClassification.from_config(config).save_pretrained(folder)
+    Text(base).tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_a_classifier_that_is_no_reward_by_its_last_token_is_refused_by_what_its_head_is(tmp_path):
+    base = qwen_like.model(tmp_path / "base")
+    two = judging(tmp_path / "two", base, num_labels=2)
+    with pytest.raises(ConfigError, match="its head gives 2 labels, and a reward is one number"):
+        load_reward_model(two, "cpu")
+    encoder = judging(tmp_path / "encoder", base, "bert", num_labels=1)
+    with pytest.raises(ConfigError, match="the head of BertForSequenceClassification is not called score"):
+        load_reward_model(encoder, "cpu")
+
+
+def test_a_reward_model_whose_noise_acts_when_it_reads_is_refused(tmp_path):
+    base, rates = qwen_like.model(tmp_path / "base"), {"router_jitter_noise": 0.5, "input_jitter_noise": 0.5}
+    experts = {"num_local_experts": 4, "num_labels": 1}
+    with pytest.raises(ConfigError, match="'phimoe' reads with its rates of noise, too"):
+        load_reward_model(judging(tmp_path / "noisy", base, "phimoe", **rates, **experts), "cpu")
+
+
+def test_a_reward_model_may_start_from_a_classifier_of_any_number_of_labels(tmp_path):
+    base = qwen_like.model(tmp_path / "base")
+    two, one = (judging(tmp_path / str(labels), base, num_labels=labels) for labels in (2, 1))
+    assert new_reward_model(two, 1, "cpu").score.weight.shape[0] == 1
+    assert new_reward_model(one, 1, "cpu").score.weight.equal(load_reward_model(one, "cpu").score.weight)
+
+
 def test_the_scorer_reads_a_reward_model_at_the_token_that_it_was_trained_and_rewards_at(tmp_path):
     base = qwen_like.model(tmp_path / "base")  # its template writes a line break behind the end of a turn
     text, words = Text(base), ("one", "two", "three")
@@ -176,7 +212,7 @@ def test_the_scorer_reads_a_reward_model_at_the_token_that_it_was_trained_and_re
     assert reward == pytest.approx(hand.item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ["Gemma", "Phi3", "GPT2"])
+@pytest.mark.parametrize("family", ["Gemma", "Phi3", "GPT2", "GptOss"])
 def test_the_scorer_reads_reward_models_of_families_that_only_transformers_runs(tmp_path, family):
     import transformers
     from transformers import AutoModelForCausalLM
@@ -190,7 +226,8 @@ def test_the_scorer_reads_reward_models_of_families_that_only_transformers_runs(
         "num_attention_heads": 2,
         "num_key_value_heads": 2,
     }
-    config = getattr(transformers, f"{family}Config")(**sizes, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    (*_, end) = text.encode("<|im_end|>\n")  # the last token of a conversation may be the one that pads
+    config = getattr(transformers, f"{family}Config")(**sizes, pad_token_id=end, bos_token_id=1, eos_token_id=2)
     AutoModelForCausalLM.from_config(config).save_pretrained(base)
     model, folder = new_reward_model(base, 1, "cpu"), tmp_path / "rewards"
     model.save_pretrained(folder)

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pandas
 import pytest
 from transformers import AutoTokenizer
 
@@ -262,10 +263,29 @@ def test_a_file_that_is_one_json_list_is_said_to_be_one(tmp_path: Path, text) ->
 
 
 def test_a_json_list_over_several_lines_is_said_to_be_one(tmp_path: Path, text) -> None:
-    path = tmp_path / "rows.json"
+    path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps([{"prompt": "a", "completion": "b"}], indent=1))
-    with pytest.raises(RecordError, match=r"rows\.json, line 1: a JSON list, not an object; write one row a line"):
+    with pytest.raises(RecordError, match=r"rows\.jsonl, line 1: a JSON list, not an object; write one row a line"):
         read_examples(path, text, END)
+
+
+@pytest.mark.parametrize("ending", ["json", "csv", "tsv", "parquet"])
+def test_a_table_is_read_as_the_same_rows_in_json_lines(tmp_path: Path, text, ending) -> None:
+    table = pandas.DataFrame([{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d"}])
+    path = tmp_path / f"rows.{ending}"
+    ways = {"json": table.to_json, "parquet": table.to_parquet, "csv": table.to_csv, "tsv": table.to_csv}
+    options = {"json": {"orient": "records", "indent": 1}, "parquet": {}, "csv": {"index": False}}
+    ways[ending](path, **options.get(ending, {"index": False, "sep": "\t"}))
+    plain = written(tmp_path, [{"prompt": "a", "completion": "b"}, {"prompt": "c", "completion": "d"}], "plain.jsonl")
+    assert read_examples(path, text, END) == read_examples(plain, text, END)
+
+
+@pytest.mark.parametrize("column", ["image", "images", "videos"])
+def test_rows_with_images_are_refused_as_such_unless_the_column_is_empty(tmp_path: Path, text, column) -> None:
+    row = {"prompt": "a", "completion": "b"}
+    with pytest.raises(RecordError, match=f"line 1: {column}: only text is learnt, no images"):
+        read_examples(written(tmp_path, [{**row, column: ["a.png"]}]), text, END)
+    assert len(read_examples(written(tmp_path, [{**row, column: None}], "empty.jsonl"), text, END)) == 1
 
 
 def test_a_field_that_is_null_is_as_if_it_were_not_there(tmp_path: Path, text) -> None:

@@ -24,7 +24,9 @@ Left out: quantised weights.
 from __future__ import annotations
 
 import copy
+import inspect
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -119,7 +121,7 @@ def load_model(folder: Path, device: str, *, checkpointing: bool = False, dtype:
 
 
 def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -> Any:
-    """The model of a folder by a class of transformers; only its head may be new, and is then random.
+    """The model of a folder by a class of transformers; only its head may be new, or of another size: it is random.
 
     Raises:
         ConfigError: the folder cannot be read, or lacks other weights, which would be random, too; names them.
@@ -129,17 +131,21 @@ def loaded(kind: str, folder: Path, *, new_head: bool = False, **options: Any) -
     level = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # else a table of missing weights is printed, a new head included
     try:
-        options |= attention_options(folder)
+        options |= {**attention_options(folder), "ignore_mismatched_sizes": True}
         model, report = getattr(transformers, kind).from_pretrained(folder, output_loading_info=True, **options)
     except Exception as exc:  # a damaged folder raises whatever its files raise
         raise ConfigError(f"{folder} holds no model that transformers can read: {type(exc).__name__}: {exc}") from exc
     finally:
         transformers.logging.set_verbosity(level)
     body = f"{model.base_model_prefix}."
-    lacking = sorted(name for name in report["missing_keys"] if name.startswith(body) or not new_head)
+    random = {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
+    lacking = sorted(name for name in random if name.startswith(body) or not new_head)
     if lacking:
         names = ", ".join(lacking[:4]) + (", .." if len(lacking) > 4 else "")
-        raise ConfigError(f"{folder} has no weights for {names}, which would be random: put back what is missing")
+        raise ConfigError(
+            f"{folder} has no weights for {names}, which would be random, or of another size than in config.json: "
+            "put back what is missing"
+        )
     return model
 
 
@@ -160,6 +166,15 @@ def without_dropout(model: Any) -> None:
     _set_noise(model, 0.0)
 
 
+def silenced(model: Any, folder: Path) -> Any:
+    """A model that only reads, without dropout and noise; raises ConfigError where these act then, too."""
+    own = _written(model, folder)
+    without_dropout(model)
+    if not torch.allclose(own, _written(model, folder), rtol=1e-3, atol=1e-3 * float(own.abs().max())):
+        raise _untrainable(model, folder, "reads with its rates of noise, too, which training sets to 0")
+    return model
+
+
 def _set_noise(model: Any, rate: float) -> None:
     configs = {id(layer.config): layer.config for layer in model.modules() if hasattr(layer, "config")}
     for owner in (*model.modules(), *configs.values()):
@@ -174,11 +189,15 @@ def _set_noise(model: Any, rate: float) -> None:
 def speed_attention(model: Any, device: str) -> None:
     """Make a model with torch's attention compute it in fp32 on devices where training is faster that way.
 
-    A model whose own code names its kinds of attention (Falcon), or that has another kind, is not changed.
+    A model whose own code asks for this kind by its name (Falcon; those that attend to their best tokens alone, as
+    DeepSeek V3.2), or that has another kind, is not changed.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
+    own_code = inspect.getsource(inspect.getmodule(type(model)) or type(model))
+    if re.search(r'_attn_implementation (==|in) .*"sdpa"', own_code):
+        return
     takes = model._supports_attention_backend and model.config._attn_implementation == "sdpa"
     if not takes or torch.device(device).type != "cpu" or cpu_has_amx():
         return

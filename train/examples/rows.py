@@ -1,6 +1,6 @@
-"""Rows of a JSON-lines file or of a published data set: what was asked, and answers of several shapes.
+"""Rows of a file or of a published data set: what was asked, and answers of several shapes.
 
-A line of a file:
+A file is JSON lines, or a table by its ending: CSV, TSV, JSON or parquet (`evals.task.ROWS`). A line:
 
     {"prompt": "2+3", "completion": "5"}                          or "messages": [{"role": .., "content": ..}, ..]
     {"prompt": "2+3", "completion": "5", "thinking": "two and three", "mode": "on"}
@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from evals.data.sources import NamedRows, with_input
+from evals.data.sources import rows_of as table_rows
+from evals.task import has_rows
 from ttc.config.values import nearest, why_no_file
 from ttc.core import Message, Prompt, ToolCall, ToolMessage, Tools, half_character
 from ttc.engines.shared.text import Text
@@ -37,7 +39,7 @@ MODES: Mapping[str, bool | None] = {"auto": None, "on": True, "off": False}
 
 
 def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]]:
-    """Yield (place for messages, object) of a JSON-lines file whose lines may have a prompt, a mode and `fields`.
+    """Yield (place for messages, object) of a file whose rows may have a prompt, a mode and `fields`.
 
     A field that is null is left out: tables are exported with every column in every row.
 
@@ -46,16 +48,20 @@ def rows_of(path: Path, fields: set[str]) -> Iterable[tuple[str, dict[str, Any]]
         RecordError: a line that is no object, has another field, or text that no tokenizer reads.
     """
     named = NamedRows.of(str(path))
-    if named is None and not path.is_file():
-        raise ConfigError(f"{path} {why_no_file(path)}; expected a JSON-lines file")
-    if named is None:
+    if named is not None:
+        rows = ((f"{path}, line {number}", _as_ours(row)) for number, row in enumerate(named.rows(), start=1))
+    elif not path.is_file():
+        raise ConfigError(f"{path} {why_no_file(path)}; expected a file of rows, such as JSON lines")
+    elif has_rows(path) and path.suffix != ".jsonl":
+        rows = ((where, dict(row)) for row, where, _ in table_rows(path))
+    else:
         _refuse_list(path)
-    rows = iterate(path, whole=True) if named is None else enumerate(map(_as_ours, named.rows()), start=1)
-    for number, row in rows:
-        where = f"{path}, line {number}"
+        rows = ((f"{path}, line {number}", row) for number, row in iterate(path, whole=True))
+    for where, row in rows:
         for one in [row] if named is not None or not isinstance(row, dict) else _under_our_names(row, fields):
-            check_fields(one, fields, where)
-            yield where, _from_turns({name: value for name, value in one.items() if value is not None}, where)
+            fuller = {k: v for k, v in one.items() if v is not None} if isinstance(one, dict) else one
+            check_fields(fuller, fields, where)
+            yield where, _from_turns(fuller, where)
 
 
 def _refuse_list(path: Path) -> None:
@@ -66,7 +72,9 @@ def _refuse_list(path: Path) -> None:
         raise RecordError(f"{path}, line 1: {_LISTED}")
 
 
-_LISTED = "a JSON list, not an object; write one row a line (JSON lines)"
+_LISTED = "a JSON list, not an object; write one row a line (JSON lines), or call the file .json"
+_UNREAD = ("image", "images", "audio", "audios", "video", "videos")
+"""Columns of data sets for models that see or hear."""
 _NAMES = ("id", "cluster")
 """Names of a row: its own, and that of all variants of it."""
 
@@ -79,10 +87,12 @@ def check_fields(row: Any, fields: set[str], where: str) -> None:
     if not isinstance(row, dict):
         raise RecordError(f"{where}: not a JSON object")
     for name in row:
+        if name in _UNREAD:
+            raise RecordError(f"{where}: {name}: only text is learnt, no images, sound or films; leave these rows out")
         if name not in allowed:
             raise RecordError(
                 f"{where}: unknown field {name!r} (known: {', '.join(sorted(allowed))}); leave it out, or name the "
-                "columns to read after the file: FILE.jsonl:prompt=COLUMN,.."
+                "columns to read after the file: FILE:prompt=COLUMN,.."
             )
         if name in _NAMES and (isinstance(row[name], bool) or not isinstance(row[name], str | int | float | None)):
             raise RecordError(f"{where}: {name} must be a text or a number, got {_short(row[name])}")

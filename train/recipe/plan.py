@@ -27,7 +27,7 @@ from train.registries import STAGES, make_task
 from train.update.batch import pass_tokens
 from train.update.logprobs import chunk_size
 from ttc.config.recipes import parse_spec
-from ttc.config.signatures import options_of, parsed
+from ttc.config.signatures import options_of
 from ttc.config.values import counted, storage
 from ttc.errors import ConfigError
 
@@ -467,13 +467,8 @@ def lines(costs: Sequence[StageCost]) -> Iterator[str]:
 
 def _fields(step: RecipeStep) -> dict[str, Any]:
     """The fields of a stage, those at their defaults among them, by their types."""
-    factory = STAGES.load(step.kind)
-    known = {**options_of(factory), **parsed(factory, _named_only(step.fields), supply={"health": None})}
+    known = {**options_of(STAGES.load(step.kind)), **step.values}
     return {name: value for name, value in known.items() if value is not None}
-
-
-def _named_only(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if name != "health"}
 
 
 def config_of(folder: Path) -> Any:

@@ -37,6 +37,7 @@ from train.base.models import (
     load_tokenizer,
     loaded,
     save_tokenizer,
+    silenced,
     speed_attention,
     tail_of_turn,
     turn_tokenizer,
@@ -49,7 +50,7 @@ from train.base.weights import merged_state, save_adapter
 from train.examples.examples import Example
 from train.measure.measure import open_engine
 from train.update.batch import micro_batches, pad, pass_tokens
-from ttc.config.values import above, at_least
+from ttc.config.values import above, at_least, counted
 from ttc.core import Message, Problem
 from ttc.durable import replaced_folder
 from ttc.engines.shared.text import Text
@@ -71,12 +72,17 @@ def new_head(kind: str, policy: Path, labels: int, seed: int, device: str, dtype
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = loaded(kind, policy, new_head=True, num_labels=labels, dtype=dtype)
-    if not hasattr(model, "score"):
-        raise _without_head(kind, policy, f"the head of {type(model).__name__} is not called score, as scorers read it")
+    _check_called_score(kind, model, policy)
     without_dropout(model)
     model.score.float()
     speed_attention(model, device)
     return model.to(device)
+
+
+def _check_called_score(kind: str, model: Any, folder: Path) -> None:
+    """Raise ConfigError for a head that is no plain one on the last hidden state."""
+    if not hasattr(model, "score"):
+        raise _without_head(kind, folder, f"the head of {type(model).__name__} is not called score, as scorers read it")
 
 
 def save_scorer(model: Any, tokenizer: Any, folder: Path, task: str) -> None:
@@ -119,8 +125,11 @@ def load_reward_model(folder: Path, device: str) -> Any:
     if not any(name.endswith("ForSequenceClassification") for name in names):
         raise ConfigError(f"{folder} is not a reward model: it is {', '.join(names) or 'unnamed'}")
     model = loaded(CLASSIFIER, folder, dtype=torch.float32)
-    without_dropout(model)  # a critic goes on training its body
-    return model.to(device).eval()
+    _check_called_score(CLASSIFIER, model, folder)
+    if model.config.num_labels != 1:
+        number = counted(model.config.num_labels, "label")
+        raise ConfigError(f"{folder}: its head gives {number}, and a reward is one number: take a model with one label")
+    return silenced(model, folder).to(device).eval()  # a critic goes on training its body
 
 
 def last_hidden(model: Any, rows: Sequence[Sequence[int]], pad_id: int) -> list[torch.Tensor]:

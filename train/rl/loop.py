@@ -20,10 +20,10 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -270,7 +270,7 @@ async def finish(
     state.last |= _finite(metrics)
     _write(metrics, state, rollouts, parts)
     if state.step % plan.save_every == 0 or not state.going(plan):
-        _save(state, parts)
+        parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
 
 
 _WINDOW = 10
@@ -378,6 +378,8 @@ def resume(parts: Parts) -> LoopState:
     return LoopState(state["step"], **counters)
 
 
+T = TypeVar("T")
+
 SHORTEST_S = 1e-3
 """No half of a step that computes anything is shorter; an update without a signal is."""
 
@@ -416,10 +418,6 @@ def _write(metrics: Mapping[str, float], state: LoopState, rollouts: Sequence[Ro
     parts.metrics.write({"step": state.step, "seconds": round(state.seconds, 3), **_finite(metrics)}, sync=False)
     if parts.rollouts is not None:
         parts.rollouts.append(rollouts)
-
-
-def _save(state: LoopState, parts: Parts) -> None:
-    parts.checkpoints.save(state.step, parts.updater.model, parts.updater.state(), _counters(state, parts))
 
 
 def _counters(state: LoopState, parts: Parts) -> dict[str, Any]:
@@ -491,19 +489,19 @@ def ending(plan: LoopPlan, parts: Parts, state: LoopState) -> dict[str, Any]:
 
 async def measured_first(state: LoopState, parts: Parts, plan: LoopPlan) -> dict[str, float]:
     """`evaluate` before the first update; a signal ends it at once, as nothing would be lost."""
-    work = evaluate(state, parts, plan)
-    metrics = await (parts.stop.cut(work) if parts.world.size == 1 else work)
-    if metrics is None:
-        raise leaving(state, parts)
-    return metrics
+    return await _ended(evaluate(state, parts, plan), state, parts)
 
 
 async def _drawn(plan: LoopPlan, parts: Parts, state: LoopState) -> list[Rollout]:
     """The result of `draw`; raises Interrupted if a signal asked for an end. Several processes draw to the end."""
     if parts.world.any(parts.stop.asked):
         raise leaving(state, parts)
-    work = draw(plan, parts, state.step)
-    rollouts = await (parts.stop.cut(work) if parts.world.size == 1 else work)
-    if rollouts is None:
+    return await _ended(draw(plan, parts, state.step), state, parts)
+
+
+async def _ended(work: Coroutine[Any, Any, T], state: LoopState, parts: Parts) -> T:
+    """The result of some work; raises Interrupted if a signal asked for an end, which cuts it in a single process."""
+    result = await (parts.stop.cut(work) if parts.world.size == 1 else work)
+    if result is None:
         raise leaving(state, parts)
-    return rollouts
+    return result

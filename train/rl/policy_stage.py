@@ -210,8 +210,16 @@ class PolicyStage:
         if self.plan.prompts > len(train):
             there = counted(len(train), "problem")
             setting.log(f"prompts={self.plan.prompts}, but the task has only {there}: no update has more")
-        world, own = setting.world, setting.own
-        judge = served(self._judge())
+        world, own, judge = setting.world, setting.own, served(self._judge())
+        like_held_out = (
+            rewarder if self.judge is None else judge
+        )  # else the gap to held-out answers is one of verifiers
+        dtype = "bfloat16" if self.draws_in_bf16 else "float32"
+
+        def measured(items: Sequence[Item], verifier: Verifier, beside: Verifier | None = None) -> HeldOut:
+            drawn = self.sampling, setting.seed, self.thinking, self.answering
+            return HeldOut(items, verifier, *drawn, beside=beside)
+
         return Parts(
             sampler=Frontier(train, seed=setting.seed, **self.sampler),
             collector=Collector(
@@ -219,29 +227,9 @@ class PolicyStage:
             ),
             rewarder=rewarder,
             updater=updater,
-            syncer=Syncer(
-                engine,
-                updater.model,
-                limit=LIMITS["bfloat16" if self.draws_in_bf16 else "float32"],
-                in_bf16=self.draws_in_bf16,
-            ),
-            held_out=HeldOut(
-                held_out,
-                judge,
-                self.sampling,
-                setting.seed,
-                self.thinking,
-                self.answering,
-                beside=self._beside(rewarder),
-            ),
-            seen=HeldOut(
-                some(train, len(held_out), setting.seed),
-                rewarder if self.judge is None else judge,  # like the held-out ones, or the gap is one of verifiers
-                self.sampling,
-                setting.seed,
-                self.thinking,
-                self.answering,
-            ),
+            syncer=Syncer(engine, updater.model, limit=LIMITS[dtype], in_bf16=self.draws_in_bf16),
+            held_out=measured(held_out, judge, self._beside(rewarder)),
+            seen=measured(some(train, len(held_out), setting.seed), like_held_out),
             health=Health(self.rules),
             checkpoints=Checkpoints(setting.folder / "checkpoints", setting.log, writes=world.main),
             best=Checkpoints(setting.folder / "checkpoints" / "best", setting.log, keep=1, writes=world.main),

@@ -26,7 +26,8 @@ class TransformersBackend(Backend):
 
     def __init__(self, model: Any, adapter: Adapter, place: EmbeddedCore) -> None:
         self._model, self._adapter, self._threads = model, adapter, place.threads
-        config = model.config
+        config = model.config.get_text_config()
+        config.pad_token_id = None  # else a conversation that ends with this token is read before it
         limit = int(getattr(config, "max_position_embeddings", 2048))
         self.max_context = min(place.max_context or limit, limit)
         weights = sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 2)
