@@ -4,7 +4,7 @@
 
 One model, three ways to run it in one process with one thread on a CPU: in the engine's own code, by transformers'
 modules with the engine's attention (`ttc.engines.embedded.core.transformers_body`), and by those alone (`fallback`).
-Each way computes 16 prompts of 40 to 640 tokens, a tree search (4 problems, N = 8, steps of 16 tokens, constant
+Each way computes 16 prompts of 40 to 640 tokens, a tree search (2 problems, N = 8, steps of 16 tokens, constant
 scorer), and raw draws with as many sequences in flight as the search had; all in tokens per second of processor time,
 the median of `--rounds` rounds in which the ways alternate. The model must be one that the engine's own code can run.
 Left out: GPUs, where `fallback` runs what has no code of its own.
@@ -79,14 +79,15 @@ async def measure(model: str, rounds: int) -> dict[str, dict[str, float]]:
     for way in WAYS:
         with by(way):
             engines[way] = embedded(model, device="cpu", threads=1)
-    problems = [item.problem for item in arithmetic().items(4, 7)]
+    problems = [item.problem for item in arithmetic().items(2, 7)]
     rows: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
-    for seed in range(rounds + 1):
+    for engine in engines.values():
+        await prompts(engine, 0)  # warm up
+    for seed in range(1, rounds + 1):
         for way, engine in engines.items():
             row = await one_round(engine, problems, seed)
-            if seed:  # the first warms up
-                rows[way].append(row)
-                print(way, {kind: round(rate) for kind, rate in row.items()}, flush=True)
+            rows[way].append(row)
+            print(way, {kind: round(rate) for kind, rate in row.items()}, flush=True)
     for engine in engines.values():
         await engine.close()
     return {way: {kind: statistics.median(row[kind] for row in own) for kind in own[0]} for way, own in rows.items()}
