@@ -38,12 +38,12 @@ from ttc.engines.embedded.core import batch, model
 from ttc.engines.embedded.core.cache import PrefixTree
 from ttc.engines.embedded.core.fallback import fallback_body
 from ttc.engines.embedded.core.model import load_body
-from ttc.engines.embedded.core.modules import load_module
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.prefill import advance
 from ttc.engines.embedded.core.requests import Job
 from ttc.engines.embedded.core.scheduler import Scheduler
 from ttc.engines.embedded.core.tenants import Tenants
+from ttc.engines.embedded.core.transformers_module import load_module
 from ttc.engines.embedded.engine import embedded
 from ttc.engines.shared.shape import read_config
 from ttc.engines.shared.tokens import MAX_RULES, check_room

@@ -14,8 +14,8 @@ from tests.ttc import tiny_model
 from tests.ttc.test_recurrent import ask, disagreements, draw
 from ttc.engines.embedded.core import weights
 from ttc.engines.embedded.core.fallback import FallbackBody
-from ttc.engines.embedded.core.modules import PackedLinear, load_state, pack
 from ttc.engines.embedded.core.transformers_body import TransformersBody
+from ttc.engines.embedded.core.transformers_module import PackedLinear, load_state, pack
 from ttc.engines.embedded.engine import EmbeddedEngine, embedded
 from ttc.errors import ConfigError
 

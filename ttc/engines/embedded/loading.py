@@ -117,8 +117,8 @@ def _own(wanted: _Load, place: torch.device) -> tuple[Scheduler, Callable[[Body]
 
 def _through_transformers(wanted: _Load, place: torch.device) -> Scheduler:
     from ttc.engines.embedded.core.fallback import FallbackDecoder, fallback_body
-    from ttc.engines.embedded.core.modules import load_module, longest
     from ttc.engines.embedded.core.transformers_body import paged_body
+    from ttc.engines.embedded.core.transformers_module import load_module, longest
 
     folder, family = wanted.folder, str(wanted.config["model_type"])
     module = load_module(folder, wanted.config, place, pick_dtype(wanted.dtype, place))

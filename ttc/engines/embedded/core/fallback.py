@@ -21,9 +21,18 @@ import torch
 import torch.nn.functional as F
 
 from ttc.engines.embedded.core.model import Body
-from ttc.engines.embedded.core.modules import FOREIGN, TRIED, half_width, load_state, measure, pack, same, words
 from ttc.engines.embedded.core.pool import PagePool, Segment
 from ttc.engines.embedded.core.row_cache import CacheLayout, RowCache, cache_argument, empty_cache
+from ttc.engines.embedded.core.transformers_module import (
+    FOREIGN,
+    TRIED,
+    half_width,
+    load_state,
+    measure,
+    pack,
+    same,
+    words,
+)
 from ttc.engines.shared.compute import alone
 from ttc.engines.shared.shape import Dims
 from ttc.errors import ConfigError, PromptTooLong

@@ -24,9 +24,9 @@ from transformers import AttentionInterface
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from ttc.engines.embedded.core.model import Attend, Body
-from ttc.engines.embedded.core.modules import FOREIGN, TRIED, load_state, measure, pack, same
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.pool import SHEET
+from ttc.engines.embedded.core.transformers_module import FOREIGN, TRIED, load_state, measure, pack, same
 from ttc.engines.shared.compute import alone
 from ttc.engines.shared.shape import Dims
 
@@ -128,7 +128,7 @@ class TransformersBody(Body):
         return logits
 
     def pack(self) -> None:
-        """Store the matrices for the CPU (`modules.pack`)."""
+        """Store the matrices for the CPU (`transformers_module.pack`)."""
         pack(self._module)
         self._head = _head_of(self._module)
 
