@@ -50,7 +50,7 @@ class _Link:
         self._numbers: dict[int, int] = {}
         """Layers that attend, by their number in the module, numbered as they come."""
         self.windows: dict[int, int | None] = {}
-        """Of these layers, those shorter than the context."""
+        """The window of each of these layers; None where it is no shorter than the context."""
 
     def __call__(self, layer: int, q: Any, k: Any, v: Any, scale: float | None, options: Mapping[str, Any]) -> Any:
         """Attention (1, T, heads, D) of q, k, v (1, heads, T, D)."""
@@ -76,7 +76,7 @@ def _attention(
     return module.ttc_link(module.layer_idx, query, key, value, scaling, options), None
 
 
-class _Seen:
+class _Probe:
     """Attention over one text, which notes heads, key heads and head size of every layer."""
 
     def __init__(self) -> None:
@@ -91,19 +91,19 @@ class _Seen:
         return out[0].transpose(0, 1).flatten(1)
 
 
-class _Hidden(BaseModelOutputWithPast):  # type: ignore[misc]
+class _HiddenStates(BaseModelOutputWithPast):  # type: ignore[misc]
     """Hidden states as the output of a decoder."""
 
     def __getattr__(self, name: str) -> None:
         """What only losses and images need, such as `router_logits`, is absent."""
 
 
-class _Given(torch.nn.Module):
+class _PassThrough(torch.nn.Module):
     """Stands in for a decoder whose hidden states are already computed."""
 
-    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _Hidden:
+    def forward(self, *_: Any, inputs_embeds: torch.Tensor, **__: Any) -> _HiddenStates:
         """Return the hidden states, given as embeddings."""
-        return _Hidden(last_hidden_state=inputs_embeds)
+        return _HiddenStates(last_hidden_state=inputs_embeds)
 
 
 class TransformersBody(Body):
@@ -140,7 +140,7 @@ class TransformersBody(Body):
 def _head_of(module: Any) -> Any:
     """The module from hidden states on: with whatever a family does to the logits after its head (scales, caps)."""
     head = copy.copy(module)
-    head._modules = {**module._modules, module.base_model_prefix: _Given()}
+    head._modules = {**module._modules, module.base_model_prefix: _PassThrough()}
     return head
 
 
@@ -156,7 +156,7 @@ def paged_body(module: Any, kernels: ModuleType, most: int, max_context: int | N
     before = decoder.config._attn_implementation
     try:
         body = alone(lambda: _try(module, kernels, limit))
-    except FOREIGN:
+    except FOREIGN:  # a family's own code under an attention without masks; that ours works is tested by family
         body = None
     if body is None:
         decoder.set_attn_implementation(before)
@@ -165,14 +165,15 @@ def paged_body(module: Any, kernels: ModuleType, most: int, max_context: int | N
     return body
 
 
-def _num_limited(config: Any, num_layers: int, max_context: int) -> int:
-    """How many layers attend to fewer tokens than the context, as a configuration says; -1: in another way."""
+def _num_windows(config: Any, num_layers: int, max_context: int) -> int | None:
+    """How many layers have a window shorter than the context, as a configuration says; None: they attend otherwise."""
     kinds = list(getattr(config, "layer_types", None) or ())
     limits = [value for name, value in vars(config).items() if _LIMITS.fullmatch(name) and isinstance(value, int)]
     if not {*kinds} <= {"full_attention", "sliding_attention"}:
-        return -1
-    limited = any(0 < limit < max_context for limit in limits)
-    return limited * (kinds.count("sliding_attention") if kinds else num_layers)
+        return None
+    if not any(0 < limit < max_context for limit in limits):
+        return 0
+    return kinds.count("sliding_attention") if kinds else num_layers
 
 
 @torch.inference_mode()
@@ -181,7 +182,7 @@ def _try(module: Any, kernels: ModuleType, max_context: int) -> TransformersBody
     ids = torch.arange(1, TRIED + 1)[None]
     whole = module(input_ids=ids, use_cache=False).logits[0].float()
     AttentionInterface.register(_NAME, _attention)
-    decoder, probe = module.get_decoder(), _Seen()
+    decoder, probe = module.get_decoder(), _Probe()
     decoder.set_attn_implementation(_NAME)
     link = _Link(probe, max_context)
     for part in decoder.modules():
@@ -190,7 +191,7 @@ def _try(module: Any, kernels: ModuleType, max_context: int) -> TransformersBody
     decoder(input_ids=ids, position_ids=ids - 1, use_cache=False)
     if len(set(probe.shapes)) != 1 or not kernels.serves(probe.shapes[0][2]):
         return None
-    if sum(map(bool, link.windows.values())) != _num_limited(decoder.config, len(probe.shapes), max_context):
+    if sum(map(bool, link.windows.values())) != _num_windows(decoder.config, len(probe.shapes), max_context):
         return None
     (num_layers, (_, heads, size)) = len(probe.shapes), probe.shapes[0]
     width = 2 * num_layers * heads * size
