@@ -12,7 +12,7 @@ import torch
 
 from tests.ttc import tiny_model
 from tests.ttc.test_recurrent import ask, disagreements, draw
-from ttc.engines.embedded.core import weights
+from ttc.engines.embedded.core import transformers_module, weights
 from ttc.engines.embedded.core.fallback import FallbackBody
 from ttc.engines.embedded.core.transformers_body import TransformersBody
 from ttc.engines.embedded.core.transformers_module import PackedLinear, load_state, pack
@@ -108,6 +108,32 @@ def test_a_model_with_another_kind_of_attention_keeps_that_of_transformers(famil
     asyncio.run(engine.close())
     assert isinstance(body, FallbackBody)
     assert body.module.config._attn_implementation in {"eager", "sdpa"}
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("family", [*FAMILIES, *tiny_model.RECURRENT])
+def test_a_model_computes_the_same_with_matrices_in_the_layout_of_the_cpu(
+    family: str, both: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setattr(weights, "_LARGE", 0)
+    monkeypatch.setattr(transformers_module, "is_small", lambda *_: both)
+    tiny_model.build(tmp_path, family, **{**FAMILIES, **tiny_model.RECURRENT}[family])
+    module = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    ids = torch.arange(40).view(2, 20)
+    with torch.inference_mode():
+        before = module(ids, use_cache=False).logits
+        pack(module)
+        assert any(isinstance(part, PackedLinear) for part in module.modules())
+        assert torch.allclose(module(ids, use_cache=False).logits, before, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", ["bert", "electra"])
+def test_a_model_that_reads_ahead_is_refused_in_16_bits_too(family: str, tmp_path: Path) -> None:
+    tiny_model.build(tmp_path, family)
+    with pytest.raises(ConfigError, match=f"a {family} model attends to later tokens"):
+        embedded(str(tmp_path), dtype="bfloat16", device="cpu")
 
 
 @pytest.mark.parametrize("tied", [True, False])

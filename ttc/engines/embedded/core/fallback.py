@@ -30,6 +30,7 @@ from ttc.engines.embedded.core.transformers_module import (
     load_state,
     measure,
     pack,
+    reads_ahead,
     same,
     words,
 )
@@ -211,7 +212,7 @@ def _reads_alike(body: FallbackBody) -> bool:
         decoder = FallbackDecoder(body)
         for row in (longer, segment):
             decoder.add(row)
-        return same(decoder.step([1, ids[-1]])[1].float(), whole[1], body.dtype)
+        return same(decoder.step([1, ids[-1]])[1].float(), whole[1], body.dtype) and not reads_ahead(body.module)
 
 
 def fallback_body(module: Any, folder: Path, family: str, most: int, max_context: int | None) -> FallbackBody:

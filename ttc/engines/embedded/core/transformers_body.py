@@ -26,7 +26,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from ttc.engines.embedded.core.model import Attend, Body
 from ttc.engines.embedded.core.paged import PagedDecoder
 from ttc.engines.embedded.core.pool import SHEET
-from ttc.engines.embedded.core.transformers_module import FOREIGN, TRIED, load_state, measure, pack, same
+from ttc.engines.embedded.core.transformers_module import FOREIGN, TRIED, load_state, measure, pack, reads_ahead, same
 from ttc.engines.shared.compute import alone
 from ttc.engines.shared.shape import Dims
 
@@ -179,6 +179,8 @@ def _num_windows(config: Any, num_layers: int, max_context: int) -> int | None:
 @torch.inference_mode()
 def _try(module: Any, kernels: ModuleType, max_context: int) -> TransformersBody | None:
     """The body, if its logits are those of the module as it was."""
+    if reads_ahead(module):
+        return None
     ids = torch.arange(1, TRIED + 1)[None]
     whole = module(input_ids=ids, use_cache=False).logits[0].float()
     AttentionInterface.register(_NAME, _attention)

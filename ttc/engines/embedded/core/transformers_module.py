@@ -91,6 +91,16 @@ class PackedLinear(torch.nn.Module):
         self._bias = None if bias is None else bias.detach().to(self._dtype, copy=True)
         self._matrix = Linear(weight.detach().to(self._dtype), self._bias, both=self._both)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The plain matrix, which some families multiply by themselves (Mamba)."""
+        return self._matrix.plain()
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """The bias, likewise."""
+        return self._bias
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Apply the matrix to the last axis."""
         return self._matrix(x.flatten(0, -2).contiguous()).view(*x.shape[:-1], -1)
@@ -136,6 +146,15 @@ def same(own: torch.Tensor, whole: torch.Tensor, dtype: torch.dtype) -> bool:
     """Whether logits differ by rounding only; NaN counts as rounding."""
     most = _ROUNDING if dtype == torch.float32 else _COARSE_ROUNDING
     return not bool((own - whole).norm() > most * (whole - whole.mean()).norm())
+
+
+@torch.inference_mode()
+def reads_ahead(module: Any) -> bool:
+    """Whether logits change with later tokens. In texts of one length rounding is the same, so any dtype shows it."""
+    ids = torch.arange(1, TRIED + 1, device=module.device)[None]
+    texts = ids, torch.cat((ids[:, :-2], ids[:, :2]), 1)
+    first, other = (module(input_ids=text, use_cache=False).logits[0, :-2].float() for text in texts)
+    return not same(first, other, torch.float32)
 
 
 def longest(folder: Path, text: Any, max_context: int | None) -> int:

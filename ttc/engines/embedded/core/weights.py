@@ -62,6 +62,13 @@ class Linear:
         y: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, residual, self._packed, self._bias, "add")
         return y
 
+    def plain(self) -> torch.Tensor:
+        """The plain matrix; a copy where only the packed one is kept."""
+        matrix = self._packed if self._weight is None else self._weight
+        if matrix is None:
+            raise RuntimeError("a matrix is kept in one layout at least")
+        return matrix.to_dense()
+
     def _plain(self, num_rows: int) -> torch.Tensor | None:
         """The plain matrix, where it is faster or the only one for this number of rows."""
         return self._weight if self._packed is None or num_rows not in _SMALL_BATCH else None
