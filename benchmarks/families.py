@@ -188,9 +188,8 @@ def difference(model: Any, name: str, ids: Sequence[int], answer: Sequence[int])
     return None
 
 
-async def compare(folder: Path, model: Any) -> dict[str, Any]:
+async def compare(folder: Path, model: Any, vocab: int) -> dict[str, Any]:
     """Load the folder into the engine and compare all texts; raises ConfigError where the engine refuses it."""
-    vocab = int(model.config.get_text_config().vocab_size)
     generator = torch.Generator().manual_seed(1)
     prompts = [tuple(torch.randint(3, vocab, (length,), generator=generator).tolist()) for length in LENGTHS]
     engine: Any = embedded(str(folder), device="cpu", dtype="float32", threads=1)
@@ -213,12 +212,13 @@ def row(family: str, scratch: Path) -> dict[str, Any]:
     folder = scratch / family
     try:
         model = tiny(family, folder)
+        vocab = int(model.config.get_text_config().vocab_size)  # robots' models have none
     except Exception as exc:  # whatever a family asks of its sizes: it is reported as not made
         return {"family": family, "not_made": f"{type(exc).__name__}: {exc}"[:300]}
     config = read_config(folder)
     on_a_gpu = "own" if architecture(config) else "transformers"
     try:
-        return {"family": family, "on_a_gpu": on_a_gpu, **asyncio.run(compare(folder, model))}
+        return {"family": family, "on_a_gpu": on_a_gpu, **asyncio.run(compare(folder, model, vocab))}
     except ConfigError as exc:
         return {"family": family, "refused": str(exc).replace(f"{folder}: ", "")}
 
