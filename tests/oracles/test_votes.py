@@ -7,7 +7,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from evals.numbers.metrics import Vote, majority_at_k
@@ -119,6 +119,7 @@ def test_the_tally_counts_what_the_vote_counts(rows) -> None:
         assert len(same) == counts[0]
 
 
+@example("a+\\")
 @given(st.text(alphabet="0123456789./\\{}frac-+^_xab,() $%", max_size=40))
 def test_keys_are_total_and_stable_so_that_equality_of_keys_is_an_equivalence(text: str) -> None:
     for kind in ("math", "number", "choice", "exact"):

@@ -512,6 +512,7 @@ def _second(rest: str) -> str:
 
 def choice_key(final: str) -> str:
     """The letter, or the case-folded words when there is none."""
+    final = final.strip()  # behind a backslash a space would be LaTeX's, and end a letter
     return choice_letter(final)[0] or text_key(final)
 
 
